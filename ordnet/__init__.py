@@ -1,0 +1,38 @@
+"""Scene parsing with omni-range context, at linear cost.
+
+The public names are the ones listed here. Each is imported on first use, so that `import ordnet` stays instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ordnet.model.build import backbones as backbones
+    from ordnet.model.build import build as build
+    from ordnet.model.build import variants as variants
+    from ordnet.model.omni_range import OmniRange as OmniRange
+
+_HOME = {
+    "OmniRange": "ordnet.model.omni_range",
+    "backbones": "ordnet.model.build",
+    "build": "ordnet.model.build",
+    "variants": "ordnet.model.build",
+}
+# `ordnet.training.lovasz.…` works without further imports
+_PARTS = ("bench", "data", "evaluation", "inference", "model", "picture", "training")
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in _PARTS:
+        return import_module(f"ordnet.{name}")
+    raise AttributeError(f"module 'ordnet' has no attribute {name!r}; it offers {', '.join(sorted(_HOME))}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

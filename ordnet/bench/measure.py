@@ -1,0 +1,99 @@
+"""How we measure: contestants take turns in one run; peak memory comes from a fresh process each."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ordnet.errors import OrdnetError
+
+
+@dataclass(frozen=True)
+class Timing:
+    seconds: float
+    """The median over the repeats."""
+    spread: float
+    """Half the distance between the slowest and the fastest repeat, relative to the median."""
+
+
+def interleaved(contestants: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, Timing]:
+    """Time the contestants in turns, after one untimed turn each.
+
+    Turns make a busy or throttled machine slow everybody alike, so that the ratios hold even where the seconds do not.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    with progress() as bar:
+        task = bar.add_task("", total=(repeats + 1) * len(contestants))
+        for turn in range(repeats + 1):
+            for name, run in contestants.items():
+                bar.update(task, description=f"{'warm-up' if turn == 0 else f'turn {turn}/{repeats}'}: {name}")
+                start = time.perf_counter()
+                run()
+                if turn > 0:
+                    taken[name].append(time.perf_counter() - start)
+                bar.advance(task)
+    return {name: _timing(seconds) for name, seconds in taken.items()}
+
+
+def _timing(seconds: list[float]) -> Timing:
+    median = statistics.median(seconds)
+    return Timing(median, (max(seconds) - min(seconds)) / 2 / median)
+
+
+def progress() -> Progress:
+    """On standard error, gone when done, silent where there is no terminal."""
+    from rich.console import Console
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.completed}/{task.total} {task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def peak_megabytes(prepare: str, **arguments: Any) -> float:
+    """Peak memory of one call, above what was there before it, in a process of its own.
+
+    `prepare` is "module:function". The function receives `arguments` (JSON values), sets everything up (weights,
+    input) and returns the call to measure.
+    """
+    command = [sys.executable, "-m", "ordnet.bench.measure", prepare, json.dumps(arguments)]
+    # with one arena and no caching of large blocks, freed memory leaves the process: the peak is the program's own
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise OrdnetError(f"measuring the memory of {prepare} {arguments} failed: {lines[-1]}")
+    return float(done.stdout.split()[-1])
+
+
+def _measure_here(prepare: str, arguments: dict[str, Any]) -> float:
+    module, _, function = prepare.partition(":")
+    run = getattr(import_module(module), function)(**arguments)
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    run()
+    return (_status("VmHWM") - before) / 1000
+
+
+def _status(key: str) -> float:
+    """A line of /proc/self/status, in kilobytes of 1000 bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1.024
+    raise OrdnetError(f"/proc/self/status has no {key}: peak memory can be measured on Linux only")
+
+
+if __name__ == "__main__":
+    print(_measure_here(sys.argv[1], json.loads(sys.argv[2])))

@@ -1,0 +1,36 @@
+"""The command line. Each command is one file: it parses, calls one function, prints.
+
+Nothing heavy is imported before a command runs: `ordnet --help` must answer at once.
+"""
+
+import os
+import sys
+
+import typer
+
+from ordnet.commands import bench
+from ordnet.errors import OrdnetError
+
+app = typer.Typer(
+    name="ordnet",
+    help="Scene parsing with omni-range context, at linear cost.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    try:
+        app()
+    except OrdnetError as error:
+        print(f"ordnet: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("ordnet: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `ordnet … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

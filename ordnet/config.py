@@ -1,0 +1,177 @@
+"""Typed settings, one section per part of the product. Unknown keys are refused; each part receives only its section."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ordnet.errors import OrdnetError
+
+Branch = Literal["middle", "long"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class DataConfig(Section):
+    name: str = "scenes"
+    """As after --data: folder:PATH, ade20k:PATH, pascal-context:PATH, coco-stuff:PATH, voc:PATH, camvid:PATH, scenes."""
+    split: str = "train"
+    val_split: str = "val"
+    limit: int | None = Field(None, gt=0)
+    """Use only the first N samples of the training split, for quick tries."""
+    workers: int = Field(2, ge=0)
+    skip_broken: bool = False
+    flip: bool = True
+    scale: tuple[float, float] = (0.5, 2.0)
+    base_size: int | None = Field(None, gt=0)
+    """EncNet's rule: the long side becomes `scale` times this. Without it the picture's own size is scaled."""
+    jitter: float = Field(0.0, ge=0, le=1)
+    """Strength of brightness, contrast and saturation changes."""
+
+
+class ModelConfig(Section):
+    variant: str = "ordnet"
+    backbone: str = "resnet50s"
+    weights: str | None = None
+    """An ImageNet backbone file, .safetensors or .pth."""
+    output_stride: Literal[4, 8, 16] | None = None
+    """How much smaller the features are than the picture; without it the backbone's own (ResNet 8, tiny 4)."""
+    stride_on: Literal["conv1", "conv2", "auto"] = "auto"
+    neck: int | None = Field(None, gt=0)
+    """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
+    auxiliary: bool = False
+    dropout: float = Field(0.1, ge=0, lt=1)
+    align_corners: bool = True
+    # The block's settings; None leaves the variant's own (ordnet.OmniRange has the meanings and the defaults).
+    key_channels: int | None = Field(None, gt=0)
+    value_channels: int | None = Field(None, gt=0)
+    patches: int | None = Field(None, ge=1)
+    branches: tuple[Branch, ...] | None = None
+    gate: Literal["out", "in", "none"] | None = None
+    gate_norm: Literal["sigmoid", "softmax"] | None = None
+    gate_sum: Literal["mean", "sum"] | None = None
+    fusion: Literal["concat", "sum", "scale", "channel"] | None = None
+    similarity: Literal["dot", "softmax"] | None = None
+    form: Literal["factored", "literal"] | None = None
+    project: bool | None = None
+
+
+class TrainingConfig(Section):
+    epochs: int = Field(50, gt=0)
+    batch_size: int = Field(16, gt=0)
+    """Over all processes and accumulation steps."""
+    micro_batch: int | None = Field(None, gt=0)
+    """Samples per process that go through the network at once; the whole share of the batch without it."""
+    crop: int = Field(480, gt=0)
+    rate: float = Field(0.001, gt=0)
+    """Base rate at batch 16; scaled by batch/16."""
+    head_rate: float = Field(10.0, gt=0)
+    """Everything but the backbone learns this many times faster."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(1e-4, ge=0)
+    power: float = Field(0.9, gt=0)
+    cross_entropy: float = Field(1.0, ge=0)
+    lovasz: float = Field(1.0, ge=0)
+    lovasz_per_image: bool = False
+    auxiliary: float = Field(0.2, ge=0)
+    class_weights: tuple[float, ...] | None = None
+    clip: float | None = Field(None, gt=0)
+    freeze_norm: bool = False
+    mixed_precision: bool = True
+    """On GPUs; a CPU always trains in float32."""
+    channels_last: bool = True
+    compile: bool = False
+    ema: float | None = Field(None, gt=0, lt=1)
+    seed: int = Field(0, ge=0)
+
+
+class EvaluationConfig(Section):
+    protocol: Literal["whole", "multiscale", "encnet"] = "whole"
+    every: int = Field(1, gt=0)
+    """Epochs between two evaluations while training."""
+
+
+class Settings(Section):
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def parse(values: dict[str, Any], origin: str) -> Settings:
+    """Settings from plain values; `origin` names where they came from in the message."""
+    return _validated(Settings, values, origin)
+
+
+def parse_model(values: dict[str, Any], origin: str) -> ModelConfig:
+    return _validated(ModelConfig, values, origin)
+
+
+def read(path: Path) -> Settings:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise OrdnetError(f"no settings file at {path}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise OrdnetError(f"{path} is not a readable YAML file: {error}") from None
+    if not isinstance(values, dict):
+        raise OrdnetError(f"{path} holds no settings: expected the sections {', '.join(Settings.model_fields)}")
+    return parse(values, str(path))
+
+
+def override(settings: Settings, assignments: list[str]) -> Settings:
+    """Apply `section.key=value` words (values are read as YAML, so 1e-3, true, [1, 2] and null work)."""
+    values = settings.model_dump(mode="json")
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not (equals and dot) or section not in values or name not in values[section]:
+            known = values.get(section)
+            names = known if isinstance(known, dict) else {f"{s}.…": None for s in values}
+            raise OrdnetError(
+                f"--set {assignment}: expected section.key=value with a known key; "
+                f"{section if isinstance(known, dict) else 'the sections'} {'has' if known else 'are'} {', '.join(names)}"
+            )
+        values[section][name] = _scalar(text)
+    return parse(values, "--set")
+
+
+def _scalar(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):
+        try:  # YAML 1.1 takes 1e-3 for a word
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _validated(kind: Any, values: dict[str, Any], origin: str) -> Any:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            where = ".".join(map(str, problem["loc"]))
+            if problem["type"] == "extra_forbidden":
+                lines.append(f"{where}: there is no such setting{_close(kind, problem['loc'])}")
+            else:
+                lines.append(f"{where}: {problem['msg']}, got {problem['input']!r}")
+        raise OrdnetError(f"{origin}: " + "; ".join(lines)) from None
+
+
+def _close(kind: Any, location: tuple[Any, ...]) -> str:
+    """The known settings beside a mistyped one."""
+    for step in location[:-1]:
+        kind = kind.model_fields[step].annotation
+    return f"; there are {', '.join(kind.model_fields)}"

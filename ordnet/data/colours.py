@@ -1,0 +1,55 @@
+"""Colours for classes that bring none: as different from one another as the eye allows."""
+
+from functools import cache
+
+import numpy as np
+
+from ordnet.data.labels import Colour
+
+_STEP = 15
+_LIGHTNESS = (0.42, 0.92)
+"""Of OKLab: darker and lighter colours are too close to black and white."""
+
+
+@cache
+def distinct_colours(count: int) -> tuple[Colour, ...]:
+    """`count` colours, the same on every machine; asking for more keeps the first ones.
+
+    Each is the candidate farthest in OKLab, where distance is about what the eye sees, from all before it and from black,
+    white and grey, which pictures use for what does not count.
+    """
+    levels = np.arange(0, 256, _STEP)
+    candidates = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(-1, 3)
+    places = _oklab(candidates)
+    usable = (places[:, 0] > _LIGHTNESS[0]) & (places[:, 0] < _LIGHTNESS[1])
+    candidates, places = candidates[usable], places[usable]
+    distance = np.full(len(candidates), np.inf)
+    for place in _oklab(np.array([(0, 0, 0), (255, 255, 255), (128, 128, 128)])):
+        distance = np.minimum(distance, np.linalg.norm(places - place, axis=1))
+    chosen: list[Colour] = []
+    for _ in range(count):
+        best = int(np.argmax(distance.round(6)))  # rounded, so that ties fall alike everywhere
+        red, green, blue = candidates[best].tolist()
+        chosen.append((red, green, blue))
+        distance = np.minimum(distance, np.linalg.norm(places - places[best], axis=1))
+    return tuple(chosen)
+
+
+def _oklab(colours: np.ndarray) -> np.ndarray:
+    """sRGB (N, 3), 0…255 → lightness 0…1 and the two OKLab colour axes (N, 3)."""
+    value = colours / 255
+    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+    cones = linear @ np.array(
+        [
+            [0.4122214708, 0.2119034982, 0.0883024619],
+            [0.5363325363, 0.6806995451, 0.2817188376],
+            [0.0514459929, 0.1073969566, 0.6299787005],
+        ]
+    )
+    return np.cbrt(cones) @ np.array(
+        [
+            [0.2104542553, 1.9779984951, 0.0259040371],
+            [0.7936177850, -2.4285922050, 0.7827717662],
+            [-0.0040720468, 0.4505937099, -0.8086757660],
+        ]
+    )

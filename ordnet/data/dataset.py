@@ -1,0 +1,54 @@
+"""What every data set offers, whatever its files look like."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from ordnet.data.labels import Classes, LabelRule
+from ordnet.errors import OrdnetError
+
+
+class Dataset(Protocol):
+    """One split of one data set. Reading is stateless, so that workers and processes may share it."""
+
+    name: str
+    """As on the command line, without the path: "ade20k", "folder", "scenes"."""
+    split: str
+    ids: Sequence[str]
+    classes: Classes
+    rule: LabelRule
+
+    def image(self, index: int) -> Image.Image:
+        """The picture as 8-bit RGB, upright."""
+        ...
+
+    def label(self, index: int) -> np.ndarray:
+        """Class ids (H, W) uint8 of the picture's size; IGNORE where nothing counts."""
+        ...
+
+    def files(self, index: int) -> tuple[str, str]:
+        """Where image and label come from, for messages; the label's is empty where the split has none."""
+        ...
+
+
+def read_pair(dataset: Dataset, index: int) -> tuple[Image.Image, np.ndarray]:
+    """Image and label of one sample, which must have the same size."""
+    image, label = dataset.image(index), dataset.label(index)
+    height, width = label.shape
+    if image.size != (width, height):
+        image_file, label_file = dataset.files(index)
+        turned = (
+            "; the label fits the picture as stored, without its EXIF rotation" if image.size == (height, width) else ""
+        )
+        raise OrdnetError(
+            f"image and label differ in size: {image_file} has {image.width} x {image.height} pixels, "
+            f"{label_file} has {width} x {height}{turned}"
+        )
+    return image, label
+
+
+def notes_of(dataset: Dataset) -> tuple[str, ...]:
+    """What a user should be told about how the data set was read, if there is anything."""
+    return getattr(dataset, "notes", ())

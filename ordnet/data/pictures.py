@@ -1,0 +1,127 @@
+"""Decoding a picture: whatever the file holds, upright 8-bit RGB comes out, or an error that names the file."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from ordnet.errors import OrdnetError
+
+Source = str | Path | BinaryIO
+
+LARGEST = 500_000_000
+"""Pixels of the largest picture that is decoded as a whole: 1.5 GB as RGB."""
+
+_ORIENTATION = 0x0112
+# how the stored picture has to be moved so that it stands upright, by the value of its EXIF tag
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS = (5, 6, 7, 8)
+
+
+def open_rgb(source: Source, at_least: tuple[int, int] | None = None, largest: int = LARGEST) -> Image.Image:
+    """The picture as 8-bit RGB, upright; transparent parts are white.
+
+    `at_least` is a (width, height) that suffices: a JPEG is then decoded at 1/2, 1/4 or 1/8 of its size, never smaller
+    than that. `largest` is the number of pixels beyond which the picture is refused before decoding.
+    """
+    with opened(source, largest) as image:
+        orientation = _orientation(image)
+        if at_least is not None:
+            image.draft(None, at_least[::-1] if orientation in _SIDEWAYS else at_least)
+        image.load()
+        picture = as_rgb(image)
+        move = _UPRIGHT.get(orientation)
+        return picture if move is None else picture.transpose(move)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """8-bit RGB from grey, 16-bit, paletted, CMYK or transparent pixels; the same object where it is RGB already."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode == "F" or image.mode.startswith("I"):
+        return Image.fromarray(_eight_bits(np.asarray(image))).convert("RGB")
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")
+
+
+@contextmanager
+def opened(source: Source, largest: int = LARGEST) -> Iterator[Image.Image]:
+    """The picture with only its header read. What goes wrong while it is open is an error that names the file."""
+    name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
+    try:
+        with _open(source) as image:
+            if image.width * image.height > largest:
+                raise OrdnetError(
+                    f"{image.width} x {image.height} pixels are more than the {largest:,} that are read at once: "
+                    "cut the picture into tiles"
+                )
+            yield image
+    except OrdnetError as error:
+        raise OrdnetError(f"{name}: {error}") from None
+    except FileNotFoundError:
+        raise OrdnetError(f"no picture at {name}") from None
+    except UnidentifiedImageError:
+        raise OrdnetError(
+            f"{name} is not a picture that Pillow can read: empty, cut off, or in another format"
+        ) from None
+    except Exception as error:  # Pillow's decoders raise whatever they stumble over in broken data
+        raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None
+
+
+_lock = threading.Lock()
+
+
+def _open(source: Source) -> Image.Image:
+    """Image.open without Pillow's own limit on pixels, for which `largest` stands in.
+
+    Pillow keeps its limit in a global that other code may rely on, so it is lifted for reading the header only.
+    """
+    with _lock:
+        limit = Image.MAX_IMAGE_PIXELS
+        Image.MAX_IMAGE_PIXELS = None
+        try:
+            return Image.open(source)
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
+def _prepare_fork() -> None:
+    _lock.acquire()
+
+
+def _finish_fork() -> None:
+    _lock.release()
+
+
+# a worker that is forked while another thread reads a header would otherwise inherit a lock that nobody releases
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_prepare_fork, after_in_parent=_finish_fork, after_in_child=_finish_fork)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # broken EXIF data says nothing about the pixels
+        return 1
+
+
+def _eight_bits(pixels: np.ndarray) -> np.ndarray:
+    """16-bit grey values (0…65535) → 8-bit, rounded."""
+    if pixels.dtype.kind not in "ui" or pixels.min(initial=0) < 0 or pixels.max(initial=0) > 65535:
+        raise OrdnetError("32-bit pixels have no fixed white: save the picture with 8 or 16 bits per channel")
+    return ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)

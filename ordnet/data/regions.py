@@ -1,0 +1,105 @@
+"""Annotated outlines and run lengths → the pixels they cover.
+
+A pixel is covered where its centre is. Coordinates count from the picture's top left corner, so that the pixel in row y
+and column x has its centre at (x + 0.5, y + 0.5). Whatever lies outside the picture is cut off.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ordnet.errors import OrdnetError
+
+
+@dataclass(frozen=True)
+class Region:
+    """Some pixels of a picture: a mask and where its top left corner lies."""
+
+    top: int
+    left: int
+    mask: np.ndarray
+    """(h, w) bool; may be empty."""
+
+    @property
+    def area(self) -> int:
+        return int(self.mask.sum())
+
+    def paint(self, label: np.ndarray, class_id: int) -> None:
+        height, width = self.mask.shape
+        label[self.top : self.top + height, self.left : self.left + width][self.mask] = class_id
+
+
+def polygon(outlines: Sequence[np.ndarray], height: int, width: int) -> Region:
+    """The union of polygons, each (N, 2) of x, y. Where an outline crosses itself, even and odd decide."""
+    points = np.concatenate(outlines)
+    box = _box(points.min(axis=0), points.max(axis=0), height, width)
+    mask = np.zeros(box[2:], dtype=bool)
+    for outline in outlines:
+        mask |= _even_odd(outline - np.array([box[1], box[0]]), *mask.shape)
+    return Region(box[0], box[1], mask)
+
+
+def circle(centre: np.ndarray, radius: float, height: int, width: int) -> Region:
+    top, left, rows, columns = _box(centre - radius, centre + radius, height, width)
+    x = np.arange(left, left + columns) + 0.5 - centre[0]
+    y = np.arange(top, top + rows) + 0.5 - centre[1]
+    return Region(top, left, np.add.outer(y**2, x**2) <= radius**2)
+
+
+def run_lengths(lengths: np.ndarray, size: tuple[int, int], height: int, width: int) -> Region:
+    """COCO's run lengths: absent and present pixels in turn, down the columns; `size` is their (height, width)."""
+    if size != (height, width):
+        raise OrdnetError(f"run lengths of {size[1]}x{size[0]} pixels for a picture of {width}x{height}")
+    if (lengths < 0).any() or lengths.sum() != height * width:
+        raise OrdnetError(f"run lengths add up to {lengths.sum()}, but {width}x{height} has {height * width} pixels")
+    present = np.arange(len(lengths)) % 2 == 1
+    return Region(0, 0, np.repeat(present, lengths).reshape(width, height).T)
+
+
+def unpack(text: str) -> list[int]:
+    """COCO's compressed run lengths as numbers.
+
+    Each character carries five bits (its code less 48), low bits first; the sixth bit says that more follow, and the
+    fifth of the last character is the sign. From the fourth number on, the difference to the one two before is stored.
+    """
+    numbers: list[int] = []
+    value, shift = 0, 0
+    for character in text:
+        code = ord(character) - 48
+        if not 0 <= code < 64:
+            raise OrdnetError(f"compressed run lengths hold the character {character!r}")
+        value |= (code & 31) << shift
+        shift += 5
+        if code & 32:
+            continue
+        if code & 16:
+            value -= 1 << shift
+        numbers.append(value + (numbers[-2] if len(numbers) > 2 else 0))
+        value, shift = 0, 0
+    if shift:
+        raise OrdnetError("compressed run lengths break off in the middle of a number")
+    return numbers
+
+
+def _even_odd(outline: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The pixels (height, width) inside one outline: a ray to the left of them crosses it an odd number of times."""
+    # one more column for crossings right of the picture
+    crossings = np.zeros((height, width + 1), dtype=np.int32)
+    for (x0, y0), (x1, y1) in zip(outline, np.roll(outline, -1, axis=0), strict=True):
+        first, last = (int(np.clip(np.ceil(y - 0.5), 0, height)) for y in sorted((y0, y1)))
+        rows = np.arange(first, last)
+        if rows.size == 0:
+            continue
+        x = x0 + (rows + 0.5 - y0) * ((x1 - x0) / (y1 - y0))
+        # a row is crossed by one edge once, so no index repeats
+        crossings[rows, np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)] += 1
+    return (np.cumsum(crossings[:, :width], axis=1) % 2).astype(bool)
+
+
+def _box(low: np.ndarray, high: np.ndarray, height: int, width: int) -> tuple[int, int, int, int]:
+    """Top, left, rows and columns of the smallest box of whole pixels around two corners (x, y), inside the picture."""
+    bounds = np.array([width, height])
+    left, top = (int(v) for v in np.clip(np.floor(low), 0, bounds))
+    right, bottom = (int(v) for v in np.clip(np.ceil(high), 0, bounds))
+    return top, left, bottom - top, right - left

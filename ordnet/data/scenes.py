@@ -1,0 +1,182 @@
+"""Generated landscapes in which every class needs context of a known range; drawn on demand, nothing to download.
+
+Short: grounds, sky, houses and trees have their own look. Middle: the same vehicle is a boat, a car or a tractor. The
+paved yard around it tells nothing; the water, road or grass around the yard, in the same quarter of the picture, does.
+The other quarters have grounds of their own. Long: the same pale ground is sand or snow. A palm or a pine tells which,
+across the picture in another quarter.
+
+Every part draws from a random stream of its own, so no choice of class can leave a trace in what another part draws.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image
+
+from ordnet.data import scene_canvas as ground
+from ordnet.data import scene_things as things
+from ordnet.data.labels import Classes, identity_rule
+from ordnet.data.scene_canvas import SIDE, Canvas, block, everywhere
+from ordnet.errors import OrdnetError
+
+CLASSES = Classes(
+    names=(
+        *("sky", "building", "tree", "grass", "water", "road", "pavement"),
+        *("tractor", "boat", "car", "sand", "snow"),
+    ),
+    colours=(
+        *((135, 190, 235), (160, 82, 72), (30, 110, 60), (120, 185, 75), (50, 110, 190), (90, 90, 100), (200, 170, 150)),
+        *((235, 140, 30), (200, 40, 60), (130, 60, 180), (240, 215, 120), (225, 235, 250)),
+    ),
+    ranges=("short",) * 7 + ("middle",) * 3 + ("long",) * 2,
+)
+SKY, BUILDING, TREE, GRASS, WATER, ROAD, PAVEMENT, TRACTOR, BOAT, CAR, SAND, SNOW = range(len(CLASSES))
+
+CLEARANCE = 21
+"""Units between an ambiguous thing and whatever tells its class: a picture of 128 pixels has one pixel per unit, the
+`tiny` backbone sees 15 pixels around a position, and upsampling its positions to pixels mixes up to 6 more."""
+
+HALF = SIDE // 2
+_GROUNDS = ((GRASS, ground.grass), (WATER, ground.water), (ROAD, ground.road))
+_VEHICLES = (TRACTOR, BOAT, CAR)
+_SEED = 20
+_SPLITS = {"train": (0, 2000), "val": (1, 256), "test": (2, 256)}
+_SIZES = (128, 512)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The choices that decide ambiguous classes. They decide nothing else."""
+
+    left: int
+    """Ground and vehicle of the lower left quarter: 0 grass, tractor; 1 water, boat; 2 road, car."""
+    right: int
+    """The same for the lower right quarter."""
+    far: int
+    """The ground of the upper half: contradicts or agrees with the others by chance."""
+    pale: int
+    """0 palm and sand, 1 pine and snow."""
+
+
+class Scenes:
+    """One split. Picture i of a split is always the same, wherever and in whatever order it is drawn."""
+
+    name = "scenes"
+    classes = CLASSES
+    rule = identity_rule(len(CLASSES))
+
+    def __init__(self, split: str = "train", size: int = SIDE) -> None:
+        if split not in _SPLITS:
+            raise OrdnetError(f"scenes has no split {split!r}: there are {', '.join(_SPLITS)}")
+        self.split = split
+        self.size = size
+        self._stream, count = _SPLITS[split]
+        self.ids: Sequence[str] = [f"{split}-{index:04d}" for index in range(count)]
+
+    def image(self, index: int) -> Image.Image:
+        return Image.fromarray(_drawn(self._stream, index, self.size)[0])
+
+    def label(self, index: int) -> np.ndarray:
+        return _drawn(self._stream, index, self.size)[1].copy()
+
+    def files(self, index: int) -> tuple[str, str]:
+        name = f"generated scene {self.ids[index]}"
+        return name, f"label of {name}"
+
+
+def open_split(path: str | None, split: str) -> Scenes:
+    """`scenes`, or `scenes:256` for pictures of 256 x 256 pixels."""
+    if path is None:
+        return Scenes(split)
+    if not path.isdecimal() or not _SIZES[0] <= int(path) <= _SIZES[1]:
+        raise OrdnetError(
+            f"scenes:{path}: scenes are generated and have no folder; expected scenes, "
+            f"or scenes:SIZE with a size from {_SIZES[0]} to {_SIZES[1]} pixels"
+        )
+    return Scenes(split, int(path))
+
+
+@lru_cache(maxsize=2)
+def _drawn(stream: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Image and label are asked for one after the other: the second call finds both."""
+    return draw(stream, index, size)
+
+
+def draw(stream: int, index: int, size: int = SIDE, *, kinds: Kinds | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Image (size, size, 3) and class ids (size, size), uint8. `kinds` overrides the scene's own choices."""
+    chosen, light, *parts = (np.random.default_rng((_SEED, stream, index, part)) for part in range(7))
+    own = Kinds(*(int(kind) for kind in chosen.integers((3, 3, 3, 2))))
+    kinds = kinds or own
+    canvas = Canvas(size, (2 * light.random((size, size), dtype=np.float32) - 1))
+    _far_half(canvas, kinds, parts[0])
+    _vehicle_quarter(canvas, kinds.left, False, parts[1])
+    _vehicle_quarter(canvas, kinds.right, True, parts[2])
+    _paths(canvas, parts[3])
+    tone = np.float32(light.uniform(0.92, 1.06) * light.uniform(0.97, 1.03, 3))
+    return np.clip(canvas.image * tone + 0.5, 0, 255).astype(np.uint8), canvas.label
+
+
+def _far_half(canvas: Canvas, kinds: Kinds, rng: np.random.Generator) -> None:
+    """Sky, houses on the horizon, the pale ground on one side and the tree that names it on the other."""
+    mirrored = rng.random() < 0.5
+    horizon, edge = rng.uniform(19, 23), rng.uniform(45, 52)
+    waves, phases = rng.uniform(0.06, 0.14, 2), rng.uniform(0, 6, 2)
+    class_id, texture = _GROUNDS[kinds.far]
+    half = (0, 0, HALF, SIDE)
+    canvas.paint(everywhere, ground.sky, SKY, (0, 0, 30, SIDE))
+    for x in rng.uniform(0, SIDE, rng.integers(1, 4)):
+        things.cloud(canvas, rng.uniform(4, 9), x, SKY)
+
+    def land(y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return horizon + 1.5 * np.sin(waves[0] * x + phases[0]) - y
+
+    def pale_land(y: np.ndarray, x: np.ndarray) -> np.ndarray:
+        from_side = SIDE - x if mirrored else x
+        return np.maximum(land(y, x), from_side - edge - 2 * np.sin(3 * waves[1] * y + phases[1]))
+
+    canvas.paint(land, texture, class_id, half)
+    canvas.paint(pale_land, ground.pale, SAND + kinds.pale, half)
+    for slot in rng.permutation(5)[: rng.integers(2, 5)]:
+        things.house(canvas, horizon + rng.uniform(3, 6), 2 + 25 * slot + rng.uniform(0, 3), BUILDING, rng)
+    bottom, middle = rng.uniform(54, 58), rng.uniform(90, SIDE - things.TREE_HALF_WIDTH - 2)
+    middle = SIDE - middle if mirrored else middle
+    planter = (bottom - 3, middle - 12, bottom + 3, middle + 12)
+    canvas.paint(ground.disc(bottom, middle, 11, 4), ground.pavement, PAVEMENT, planter)
+    (things.palm, things.pine)[kinds.pale](canvas, bottom, middle, TREE)
+
+
+def _vehicle_quarter(canvas: Canvas, kind: int, on_right: bool, rng: np.random.Generator) -> None:
+    """A ground, a yard wide enough that nobody in the vehicle's place sees past it, and the vehicle."""
+    class_id, texture = _GROUNDS[kind]
+    offset = HALF if on_right else 0
+    quarter = (HALF, offset, SIDE, offset + HALF)
+    canvas.paint(everywhere, texture, class_id, quarter)
+    top = rng.uniform(HALF + CLEARANCE + 14, SIDE - things.VEHICLE_HEIGHT - 2)
+    left = rng.uniform(2, HALF - CLEARANCE - things.VEHICLE_WIDTH)
+    if on_right:
+        left = SIDE - left - things.VEHICLE_WIDTH
+    # the yard's corners are cut less than its extra width
+    margin = CLEARANCE + 2
+    bottom, right = top + things.VEHICLE_HEIGHT, left + things.VEHICLE_WIDTH
+    yard = block(top - margin, left - margin, bottom + margin, right + margin, 5)
+    canvas.paint(yard, ground.pavement, PAVEMENT, quarter)
+    things.vehicle(canvas, top, left, _VEHICLES[kind], rng)
+
+
+def _paths(canvas: Canvas, rng: np.random.Generator) -> None:
+    """Footpaths between the quarters, so that no two telling grounds touch."""
+    waves, phases = rng.uniform(0.1, 0.2, 2), rng.uniform(0, 6, 2)
+    canvas.paint(
+        lambda y, x: np.abs(y - HALF - np.sin(waves[0] * x + phases[0])) - 2.2,
+        ground.pavement,
+        PAVEMENT,
+        (HALF - 5, 0, HALF + 5, SIDE),
+    )
+    canvas.paint(
+        lambda y, x: np.abs(x - HALF - np.sin(waves[1] * y + phases[1])) - 2.2,
+        ground.pavement,
+        PAVEMENT,
+        (HALF, HALF - 5, SIDE, HALF + 5),
+    )

@@ -1,0 +1,5 @@
+"""The one error type for mistakes a user can mend: the command line prints its message and no trace-back."""
+
+
+class OrdnetError(ValueError):
+    """Says what came, what was expected, and what to do."""

@@ -1,0 +1,32 @@
+"""Writing files so that a reader sees the old content or the new, never half of it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, bring it to disk, then rename it into place.
+
+    The neighbour's name carries the process id, so that several processes may write the same file at once.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # the ending stays last: libraries choose the format by it
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    # the rename itself reaches the disk with the folder
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

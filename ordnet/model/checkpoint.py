@@ -1,0 +1,91 @@
+"""One safetensors file that needs nothing beside it: weights, settings, class names and colours."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ordnet.config import parse_model
+from ordnet.errors import OrdnetError
+from ordnet.files import write_atomically
+from ordnet.model.build import build_from
+from ordnet.model.network import Network
+
+FORMAT = "ordnet-1"
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    net: Network
+    classes: tuple[str, ...]
+    colours: tuple[Colour, ...]
+    about: dict[str, Any] = field(default_factory=dict)
+    """Whatever the writer wanted to say: data set, scores, epoch."""
+
+
+def save(
+    path: str | Path,
+    net: Network,
+    classes: Sequence[str],
+    colours: Sequence[Colour],
+    about: dict[str, Any] | None = None,
+) -> None:
+    """Write the network with all that prediction needs. A reader sees the old file or the new one, never half."""
+    if not len(classes) == len(colours) == net.classes:
+        raise OrdnetError(f"the network has {net.classes} classes, got {len(classes)} names, {len(colours)} colours")
+    settings = {
+        "model": net.config.model_dump(mode="json", exclude_none=True),
+        "classes": list(classes),
+        "colours": [list(colour) for colour in colours],
+        "about": about or {},
+    }
+    metadata = {"format": FORMAT, "ordnet": json.dumps(settings, ensure_ascii=False)}
+    # safetensors stores dense row-major tensors only
+    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in net.state_dict().items()}
+    write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Read what `save` wrote; the network comes in evaluation mode, on the CPU, in float32."""
+    path = Path(path)
+    if not path.is_file():
+        raise OrdnetError(f"no checkpoint at {path}")
+    settings, tensors = _read(path)
+    try:
+        classes = tuple(str(name) for name in settings["classes"])
+        colours = tuple((int(r), int(g), int(b)) for r, g, b in settings["colours"])
+        config = parse_model(settings["model"], str(path))
+        about = dict(settings.get("about", {}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise OrdnetError(f"{path}: its settings are damaged ({error})") from None
+    if len(colours) != len(classes):
+        raise OrdnetError(f"{path}: its settings are damaged: {len(classes)} classes, {len(colours)} colours")
+    net = build_from(config, len(classes))
+    own = net.state_dict()
+    wrong = [key for key in own if key not in tensors or tensors[key].shape != own[key].shape]
+    wrong += [key for key in tensors if key not in own]
+    if wrong:
+        raise OrdnetError(f"{path}: its weights do not fit its settings ({', '.join(wrong[:5])}, {len(wrong)} in all)")
+    net.load_state_dict({key: tensor.to(own[key].dtype) for key, tensor in tensors.items()})
+    return Checkpoint(net.eval(), classes, colours, about)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise OrdnetError(
+                    f"{path} is a safetensors file, but no ordnet checkpoint; "
+                    f"a file of backbone weights goes into model.weights for training"
+                )
+            settings = json.loads(metadata["ordnet"])
+            return settings, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None

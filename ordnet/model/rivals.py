@@ -1,0 +1,111 @@
+"""The methods of the paper's compute table, as blocks: features (B, C, H, W) → context (B, 512, H, W).
+
+Layer sizes are those whose operation counts give the table's figures at 2048x128x128. All attend with softmax and
+build their maps, as the public code of each does. Shapes: B batch · D key channels · N positions.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ordnet.model.backbone import conv_norm
+
+
+def _conv_relu(inputs: int, outputs: int, size: int) -> nn.Sequential:
+    return nn.Sequential(*conv_norm(inputs, outputs, size), nn.ReLU(inplace=True))
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
+    """Softmax attention with the map built: (B, D, N), (B, D, N), (B, E, N) → (B, E, N)."""
+    attn = (q.transpose(1, 2) @ k * scale).softmax(dim=2)
+    return v @ attn.transpose(1, 2)
+
+
+class _Attention(nn.Module):
+    """Queries, keys and values, softmax attention over the whole map, and a 1x1 convolution on its output."""
+
+    def __init__(self, channels: int, key_channels: int, value_channels: int) -> None:
+        super().__init__()
+        self.query = nn.Conv2d(channels, key_channels, 1)
+        self.key = nn.Conv2d(channels, key_channels, 1)
+        self.value = nn.Conv2d(channels, value_channels, 1)
+        self.project = nn.Conv2d(value_channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x).flatten(2) for layer in (self.query, self.key, self.value))
+        return self.project(_attend(q, k, v, q.shape[1] ** -0.5).unflatten(2, x.shape[2:]))
+
+
+class NonLocal(nn.Module):
+    """The compute table's "Basic SA": reduce to 512 channels, attend (256 wide), fuse with the input."""
+
+    def __init__(self, channels: int, width: int = 512) -> None:
+        super().__init__()
+        self.channels = width
+        self.reduce = _conv_relu(channels, width, 3)
+        self.attention = _Attention(width, width // 2, width // 2)
+        self.fuse = _conv_relu(2 * width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.reduce(x)
+        return self.fuse(torch.cat([x, self.attention(x)], dim=1))
+
+
+class Interlaced(nn.Module):
+    """InterlacedSSA: attention among positions 1/8 of the map apart, then inside blocks of 8 x 8 positions."""
+
+    GROUP = 8
+
+    def __init__(self, channels: int, width: int = 512) -> None:
+        super().__init__()
+        self.channels = width
+        self.reduce = _conv_relu(channels, width, 3)
+        self.long = _Attention(width, width // 2, width)
+        self.short = _Attention(width, width // 2, width)
+        self.fuse = _conv_relu(2 * width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.reduce(x)
+        b, c, h, w = x.shape
+        g = self.GROUP
+        context = F.pad(x, (0, -w % g, 0, -h % g))  # whole blocks only
+        rows, columns = context.shape[2] // g, context.shape[3] // g
+        # positions with the same place in their block form a group of rows x columns: far apart, g² groups
+        context = context.view(b, c, rows, g, columns, g).permute(0, 3, 5, 1, 2, 4).reshape(-1, c, rows, columns)
+        context = self.long(context)
+        # and back the other way: the g x g positions of one block form a group
+        context = context.view(b, g, g, c, rows, columns).permute(0, 4, 5, 3, 1, 2).reshape(-1, c, g, g)
+        context = self.short(context)
+        context = context.view(b, rows, columns, c, g, g).permute(0, 3, 1, 4, 2, 5).reshape(b, c, rows * g, columns * g)
+        return self.fuse(torch.cat([x, context[:, :, :h, :w]], dim=1))
+
+
+class DANet(nn.Module):
+    """Position attention beside channel attention, each between two 3x3 convolutions, summed."""
+
+    def __init__(self, channels: int, width: int = 512) -> None:
+        super().__init__()
+        self.channels = width
+        self.reduce_position, self.reduce_channel = _conv_relu(channels, width, 3), _conv_relu(channels, width, 3)
+        self.query = nn.Conv2d(width, max(width // 8, 1), 1)
+        self.key = nn.Conv2d(width, max(width // 8, 1), 1)
+        self.value = nn.Conv2d(width, width, 1)
+        self.position_share = nn.Parameter(torch.zeros(1))
+        self.channel_share = nn.Parameter(torch.zeros(1))
+        self.out_position, self.out_channel = _conv_relu(width, width, 3), _conv_relu(width, width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        position = self._position(self.reduce_position(x))
+        channel = self._channel(self.reduce_channel(x))
+        return self.out_position(position) + self.out_channel(channel)
+
+    def _position(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x).flatten(2) for layer in (self.query, self.key, self.value))
+        return x + self.position_share * _attend(q, k, v).unflatten(2, x.shape[2:])
+
+    def _channel(self, x: Tensor) -> Tensor:
+        flat = x.flatten(2)  # (B, C, N)
+        energy = flat @ flat.transpose(1, 2)  # (B, C, C)
+        # channels that differ most attend most: the largest energy minus each
+        attn = (energy.amax(dim=2, keepdim=True) - energy).softmax(dim=2)
+        return x + self.channel_share * (attn @ flat).unflatten(2, x.shape[2:])

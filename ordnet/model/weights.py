@@ -1,0 +1,163 @@
+"""Public backbone weights from a file, by key and shape, with a plain account of what happened."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from ordnet.errors import OrdnetError
+from ordnet.model.backbone import MobileNetV2
+
+# Classification layers, which a parser has no use for.
+EXPECTED_LEFTOVERS = ("fc.", "classifier.", "head.", "features.18.")
+# What training code puts in front of a backbone's own key names.
+WRAPPERS = ("module.", "backbone.", "pretrained.", "encoder.", "model.")
+ENOUGH = 0.98
+"""A file that fills less of the backbone than this was made for another one."""
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    path: Path
+    tensors: dict[str, Tensor]
+    stride_on: str = "conv2"
+
+
+@dataclass
+class LoadReport:
+    """Key names, sorted by their fate."""
+
+    loaded: list[str] = field(default_factory=list)
+    random: list[str] = field(default_factory=list)
+    """In the backbone but not in the file: left at their random start."""
+    misfit: list[str] = field(default_factory=list)
+    """In both, with different shapes: left at random too."""
+    leftover: list[str] = field(default_factory=list)
+    """In the file but not in the backbone, beyond classification layers."""
+    classifier: list[str] = field(default_factory=list)
+    """Classification layers of the file, expected to be left over."""
+
+    @property
+    def complete(self) -> bool:
+        return not (self.random or self.misfit)
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        for name, keys in (("left at random", self.random), ("did not fit", self.misfit), ("not used", self.leftover)):
+            if keys:
+                parts.append(f"{len(keys)} {name} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})")
+        return "; ".join(parts)
+
+
+def read(path: str | Path) -> WeightFile:
+    """Tensors of a .safetensors, .pth or .pt file under torchvision's names. No pickled object is ever run."""
+    path = Path(path)
+    if not path.is_file():
+        raise OrdnetError(f"no weight file at {path}")
+    if path.suffix == ".safetensors":
+        tensors, metadata = _read_safetensors(path)
+    elif path.suffix in (".pth", ".pt", ".bin"):
+        tensors, metadata = _read_pickle(path), {}
+    else:
+        raise OrdnetError(f"{path}: expected a .safetensors, .pth or .pt file")
+    stride_on = metadata.get("stride_on", "conv2")
+    if stride_on not in ("conv1", "conv2"):
+        raise OrdnetError(f"{path}: its metadata says stride_on={stride_on!r}; expected conv1 or conv2")
+    return WeightFile(path, torchvision_names(tensors), stride_on)
+
+
+def load(backbone: nn.Module, file: WeightFile, name: str = "backbone") -> LoadReport:
+    """Fill the backbone; warn of what stayed random; refuse a file that was made for another network."""
+    report = LoadReport()
+    own = {key: tensor for key, tensor in backbone.state_dict().items() if not key.endswith("num_batches_tracked")}
+    fitting = {}
+    for key, tensor in own.items():
+        if key not in file.tensors:
+            report.random.append(key)
+        elif file.tensors[key].shape != tensor.shape:
+            shapes = f"{tuple(file.tensors[key].shape)} in the file, {tuple(tensor.shape)} in the backbone"
+            report.misfit.append(f"{key}: {shapes}")
+        else:
+            report.loaded.append(key)
+            fitting[key] = file.tensors[key].to(tensor.dtype)
+    for key in file.tensors:
+        if key not in own and not key.endswith("num_batches_tracked"):
+            fate = report.classifier if key.startswith(EXPECTED_LEFTOVERS) else report.leftover
+            fate.append(key)
+    if len(report.loaded) < ENOUGH * len(own):
+        raise OrdnetError(f"{file.path} does not hold the weights of {name}: {report}; check model.backbone")
+    for key, tensor in fitting.items():
+        if not torch.isfinite(tensor).all():
+            raise OrdnetError(f"{file.path}: {key} holds values that are not finite")
+    backbone.load_state_dict(fitting, strict=False)
+    if not report.complete:
+        warnings.warn(f"{file.path} into {name}: {report}", stacklevel=2)
+    return report
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise OrdnetError(f"{path} is not a readable safetensors file ({error}); it may be cut short") from None
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever the unpickler met
+        reason = str(error).strip().splitlines()
+        raise OrdnetError(
+            f"{path} cannot be read as plain tensors ({reason[0] if reason else type(error).__name__}); "
+            f"it is cut short, or holds pickled objects, which are never run: save its state_dict alone"
+        ) from None
+    while isinstance(content, dict):
+        inner = next((content[key] for key in ("state_dict", "model") if isinstance(content.get(key), dict)), None)
+        if inner is None:
+            break
+        content = inner
+    if not isinstance(content, dict) or not any(isinstance(value, Tensor) for value in content.values()):
+        raise OrdnetError(f"{path} holds no state_dict: expected a dictionary of tensors")
+    return {key: value for key, value in content.items() if isinstance(value, Tensor)}
+
+
+def torchvision_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under torchvision's key names: wrappers taken off, timm's MobileNetV2 translated."""
+    plain = {_unwrapped(key): tensor for key, tensor in tensors.items()}
+    if "conv_stem.weight" not in plain:  # timm's ResNets have torchvision's names already
+        return plain
+    layers = _timm_mobilenet_layers()
+    renamed = {}
+    for key, tensor in plain.items():
+        layer, _, parameter = key.rpartition(".")
+        renamed[f"{layers.get(layer, layer)}.{parameter}"] = tensor
+    return renamed
+
+
+def _unwrapped(key: str) -> str:
+    while wrapper := next((w for w in WRAPPERS if key.startswith(w)), None):
+        key = key.removeprefix(wrapper)
+    return key
+
+
+def _timm_mobilenet_layers() -> dict[str, str]:
+    """timm numbers MobileNetV2's blocks per stage and names their layers; torchvision numbers everything."""
+    names = {"conv_stem": "features.0.0", "bn1": "features.0.1", "conv_head": "features.18.0", "bn2": "features.18.1"}
+    number = 0
+    for stage, (expand, _, depth, _) in enumerate(MobileNetV2.STAGES):
+        layers = (
+            {"conv_dw": "0.0", "bn1": "0.1", "conv_pw": "1", "bn2": "2"}
+            if expand == 1
+            else {"conv_pw": "0.0", "bn1": "0.1", "conv_dw": "1.0", "bn2": "1.1", "conv_pwl": "2", "bn3": "3"}
+        )
+        for block in range(depth):
+            number += 1
+            for timm, torchvision in layers.items():
+                names[f"blocks.{stage}.{block}.{timm}"] = f"features.{number}.conv.{torchvision}"
+    return names

@@ -1,0 +1,75 @@
+"""Many small pictures on one sheet, with a legend below."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from ordnet.picture.overlay import Colour
+
+_PAPER = (255, 255, 255)
+_INK = (30, 30, 30)
+_GAP = 8
+_FONT_SIZE = 16
+_SWATCH = 18
+_LINE = 26
+
+
+def contact_sheet(
+    tiles: Sequence[np.ndarray],
+    columns: int,
+    captions: Sequence[str] | None = None,
+    key: Sequence[tuple[str, Colour]] = (),
+) -> Image.Image:
+    """Pictures (H, W, 3) uint8 in a grid, by rows; cells are as large as the largest picture.
+
+    `captions` stand below the pictures, shortened to fit. `key` lists the names and colours of the legend.
+    """
+    if not tiles:
+        raise ValueError("a contact sheet needs at least one picture")
+    columns = min(columns, len(tiles))
+    rows = -(-len(tiles) // columns)
+    cell_height = max(tile.shape[0] for tile in tiles) + (_LINE if captions else 0) + _GAP
+    cell_width = max(tile.shape[1] for tile in tiles) + _GAP
+    width = columns * cell_width + _GAP
+    below = legend(key, width - 2 * _GAP) if key else None
+    sheet = Image.new("RGB", (width, rows * cell_height + _GAP + (below.height + _GAP if below else 0)), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    for place, tile in enumerate(tiles):
+        left, top = _GAP + place % columns * cell_width, _GAP + place // columns * cell_height
+        sheet.paste(Image.fromarray(tile), (left, top))
+        if captions:
+            text = _shortened(captions[place], cell_width - _GAP)
+            draw.text((left, top + tile.shape[0] + _LINE // 2), text, _INK, _font(), anchor="lm")
+    if below:
+        sheet.paste(below, (_GAP, rows * cell_height + _GAP))
+    return sheet
+
+
+def legend(key: Sequence[tuple[str, Colour]], width: int) -> Image.Image:
+    """Names beside squares of their colour, by rows, in columns as wide as the longest name; `width` pixels wide."""
+    names = [_shortened(name, width - _SWATCH - 2 * _GAP) for name, _ in key]
+    column = max((round(_font().getlength(name)) for name in names), default=0) + _SWATCH + 3 * _GAP
+    columns = max(1, (width + 2 * _GAP) // column)
+    picture = Image.new("RGB", (width, max(1, -(-len(names) // columns) * _LINE)), _PAPER)
+    draw = ImageDraw.Draw(picture)
+    for place, (name, (_, colour)) in enumerate(zip(names, key, strict=True)):
+        left, top = place % columns * column, place // columns * _LINE
+        square = (left, top + (_LINE - _SWATCH) // 2, left + _SWATCH - 1, top + (_LINE + _SWATCH) // 2 - 1)
+        draw.rectangle(square, fill=colour, outline=_INK)
+        draw.text((left + _SWATCH + _GAP, top + _LINE // 2), name, _INK, _font(), anchor="lm")
+    return picture
+
+
+def _shortened(text: str, width: int) -> str:
+    """The text, or its beginning and an ellipsis where it is wider than `width` pixels."""
+    font = _font()
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"
+
+
+def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(_FONT_SIZE)

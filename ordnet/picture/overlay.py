@@ -1,0 +1,54 @@
+"""A label map as colours, and laid over its picture."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Colour = tuple[int, int, int]
+
+NO_CLASS = (128, 128, 128)
+"""The grey of labels that have no colour, such as ignored pixels."""
+
+_DARKEN = 0.35
+_STRIPE = 8
+"""Ignored pixels carry diagonal stripes this many pixels apart."""
+
+
+def colour_map(labels: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
+    """Class ids (H, W) uint8 → (H, W, 3) uint8. Labels beyond the colours (ignored pixels) become NO_CLASS."""
+    return _table(colours)[labels]
+
+
+def overlay(image: np.ndarray, labels: np.ndarray, colours: Sequence[Colour], strength: float = 0.5) -> np.ndarray:
+    """The picture (H, W, 3) uint8 with each class's colour blended over it, as (H, W, 3) uint8.
+
+    `strength` goes from 0, the picture alone, to 1, the colours alone. Labels beyond the colours (ignored pixels)
+    are darkened and striped, so that nobody takes them for a class.
+    """
+    if image.shape[:2] != labels.shape:
+        raise ValueError(f"the picture has {image.shape[:2]} pixels, the labels {labels.shape}: they must be the same")
+    if not 0 <= strength <= 1:
+        raise ValueError(f"strength goes from 0 to 1, not {strength}")
+    # in whole numbers of 1/256: a float copy of a large picture takes four times its memory
+    weight = round(strength * 256)
+    blended = image * np.uint16(256 - weight) + _table(colours)[labels] * np.uint16(weight)
+    result = (blended >> 8).astype(np.uint8)
+    if strength > 0:
+        _mark(result, image, labels >= len(colours))
+    return result
+
+
+def _table(colours: Sequence[Colour]) -> np.ndarray:
+    table = np.full((256, 3), NO_CLASS, dtype=np.uint8)
+    table[: len(colours)] = np.asarray(colours, dtype=np.uint8).reshape(-1, 3)
+    return table
+
+
+def _mark(result: np.ndarray, image: np.ndarray, where: np.ndarray) -> None:
+    """Darken the picture and draw stripes `where` (H, W) is true, in place."""
+    rows, columns = np.nonzero(where)
+    if rows.size == 0:
+        return
+    stripes = (rows + columns) % _STRIPE < 1
+    result[rows, columns] = (image[rows, columns] * _DARKEN).astype(np.uint8)
+    result[rows[stripes], columns[stripes]] = NO_CLASS
