@@ -1,4 +1,4 @@
-"""Typed settings, one section per part of the product. Unknown keys are refused; each part receives only its section."""
+"""Typed settings, one section per part of the product. Unknown keys are refused; each part gets its section only."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -17,18 +17,18 @@ class Section(BaseModel):
 
 class DataConfig(Section):
     name: str = "scenes"
-    """As after --data: folder:PATH, ade20k:PATH, pascal-context:PATH, coco-stuff:PATH, voc:PATH, camvid:PATH, scenes."""
+    """What stands after --data: folder:PATH, ade20k:PATH, scenes, … (docs/datasets.md)."""
     split: str = "train"
     val_split: str = "val"
-    limit: int | None = Field(None, gt=0)
+    limit: int | None = Field(default=None, gt=0)
     """Use only the first N samples of the training split, for quick tries."""
-    workers: int = Field(2, ge=0)
+    workers: int = Field(default=2, ge=0)
     skip_broken: bool = False
     flip: bool = True
     scale: tuple[float, float] = (0.5, 2.0)
-    base_size: int | None = Field(None, gt=0)
+    base_size: int | None = Field(default=None, gt=0)
     """EncNet's rule: the long side becomes `scale` times this. Without it the picture's own size is scaled."""
-    jitter: float = Field(0.0, ge=0, le=1)
+    jitter: float = Field(default=0.0, ge=0, le=1)
     """Strength of brightness, contrast and saturation changes."""
 
 
@@ -40,15 +40,15 @@ class ModelConfig(Section):
     output_stride: Literal[4, 8, 16] | None = None
     """How much smaller the features are than the picture; without it the backbone's own (ResNet 8, tiny 4)."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
-    neck: int | None = Field(None, gt=0)
+    neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
     auxiliary: bool = False
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
     align_corners: bool = True
     # The block's settings; None leaves the variant's own (ordnet.OmniRange has the meanings and the defaults).
-    key_channels: int | None = Field(None, gt=0)
-    value_channels: int | None = Field(None, gt=0)
-    patches: int | None = Field(None, ge=1)
+    key_channels: int | None = Field(default=None, gt=0)
+    value_channels: int | None = Field(default=None, gt=0)
+    patches: int | None = Field(default=None, ge=1)
     branches: tuple[Branch, ...] | None = None
     gate: Literal["out", "in", "none"] | None = None
     gate_norm: Literal["sigmoid", "softmax"] | None = None
@@ -60,38 +60,38 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    epochs: int = Field(50, gt=0)
-    batch_size: int = Field(16, gt=0)
+    epochs: int = Field(default=50, gt=0)
+    batch_size: int = Field(default=16, gt=0)
     """Over all processes and accumulation steps."""
-    micro_batch: int | None = Field(None, gt=0)
+    micro_batch: int | None = Field(default=None, gt=0)
     """Samples per process that go through the network at once; the whole share of the batch without it."""
-    crop: int = Field(480, gt=0)
-    rate: float = Field(0.001, gt=0)
+    crop: int = Field(default=480, gt=0)
+    rate: float = Field(default=0.001, gt=0)
     """Base rate at batch 16; scaled by batch/16."""
-    head_rate: float = Field(10.0, gt=0)
+    head_rate: float = Field(default=10.0, gt=0)
     """Everything but the backbone learns this many times faster."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(1e-4, ge=0)
-    power: float = Field(0.9, gt=0)
-    cross_entropy: float = Field(1.0, ge=0)
-    lovasz: float = Field(1.0, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    power: float = Field(default=0.9, gt=0)
+    cross_entropy: float = Field(default=1.0, ge=0)
+    lovasz: float = Field(default=1.0, ge=0)
     lovasz_per_image: bool = False
-    auxiliary: float = Field(0.2, ge=0)
+    auxiliary: float = Field(default=0.2, ge=0)
     class_weights: tuple[float, ...] | None = None
-    clip: float | None = Field(None, gt=0)
+    clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
     mixed_precision: bool = True
     """On GPUs; a CPU always trains in float32."""
     channels_last: bool = True
     compile: bool = False
-    ema: float | None = Field(None, gt=0, lt=1)
-    seed: int = Field(0, ge=0)
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
 
 
 class EvaluationConfig(Section):
     protocol: Literal["whole", "multiscale", "encnet"] = "whole"
-    every: int = Field(1, gt=0)
+    every: int = Field(default=1, gt=0)
     """Epochs between two evaluations while training."""
 
 
@@ -133,12 +133,8 @@ def override(settings: Settings, assignments: list[str]) -> Settings:
         key, equals, text = assignment.partition("=")
         section, dot, name = key.strip().partition(".")
         if not (equals and dot) or section not in values or name not in values[section]:
-            known = values.get(section)
-            names = known if isinstance(known, dict) else {f"{s}.…": None for s in values}
-            raise OrdnetError(
-                f"--set {assignment}: expected section.key=value with a known key; "
-                f"{section if isinstance(known, dict) else 'the sections'} {'has' if known else 'are'} {', '.join(names)}"
-            )
+            known = list(values[section]) if section in values else [f"{section}.…" for section in values]
+            raise OrdnetError(f"--set {assignment}: expected section.key=value; there are {', '.join(known)}")
         values[section][name] = _scalar(text)
     return parse(values, "--set")
 

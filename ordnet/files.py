@@ -1,6 +1,7 @@
 """Writing files so that a reader sees the old content or the new, never half of it."""
 
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,11 +9,11 @@ from pathlib import Path
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary neighbour of `path`, bring it to disk, then rename it into place.
 
-    The neighbour's name carries the process id, so that several processes may write the same file at once.
+    The neighbour's name is random, so that several threads, processes and machines may write the same file at once.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # the ending stays last: libraries choose the format by it
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
     try:
         write(temporary)
         with temporary.open("rb") as file:

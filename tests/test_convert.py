@@ -178,6 +178,9 @@ def test_coco_polygons_and_run_lengths(tmp_path):
         ([], {"images": None}, "not a COCO instances file"),
         ([], {"images": []}, "lists no images"),
         ([], {"categories": [{"id": 1}]}, "not a COCO instances file"),
+        ([], {"images": [{"id": [], "file_name": "a.jpg"}]}, "not a COCO instances file"),
+        ([], {"images": [{"id": 1, "file_name": ""}]}, "not a COCO instances file"),
+        ([], {"images": [{"id": 1, "file_name": ".."}]}, "missing"),
         ([], {"categories": [{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]}, "more than once"),
         ([], {"images": [{"id": 7, "file_name": "gone.jpg"}]}, "gone.jpg is missing"),
         ([{"image_id": 1, "segmentation": [[0, 0, 1, 0, 1, 1]]}], {}, "not listed"),
@@ -195,6 +198,13 @@ def test_coco_mistakes_leave_nothing_behind(tmp_path, annotations, changes, says
     with pytest.raises(OrdnetError, match=says):
         convert(coco_json.read(file, images), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "instances.json"]
+
+
+def test_coco_annotations_must_be_objects(tmp_path):
+    file, images = coco(tmp_path, [])
+    file.write_text(json.dumps({**json.loads(file.read_text()), "annotations": [3]}))
+    with pytest.raises(OrdnetError, match="list 'annotations'"):
+        coco_json.read(file, images)
 
 
 def test_coco_boxes_are_counted(tmp_path):
@@ -221,12 +231,14 @@ def test_split_is_seeded_and_complete():
     assert len(split(ids[:2], 1, 0)["train"]) == 1
 
 
-@pytest.mark.parametrize("names", [[], ["__ignore__"], [str(i) for i in range(256)], ["a\nb"], ["red #ff0000"]])
+@pytest.mark.parametrize(
+    "names", [[], ["__ignore__"], [str(i) for i in range(256)], ["a\nb"], ["red #ff0000"], ["x =3"], [""]]
+)
 def test_impossible_class_names_are_refused(names):
     with pytest.raises(OrdnetError, match="class name"):
         class_names(names, background=False)
 
 
 def test_identifiers_stay_inside_the_folder():
-    for name in ("../../x/y.jpg", "/x/y.jpg", "x/y.jpg"):
+    for name in ("../../x/y.jpg", "/x/y.jpg", "x/y.jpg", ".x/y .jpg"):
         assert identifier(Path(name)) == "x_y"

@@ -40,10 +40,12 @@ def pairwise(label: np.ndarray, patches: int) -> np.ndarray:
 @given(LABELS, st.integers(1, 5))
 @settings(deadline=None)
 def test_histograms_give_the_pairwise_sum(label, patches):
-    np.testing.assert_allclose(patch_correlation(label, patches), pairwise(label, patches), atol=1e-12)
+    np.testing.assert_allclose(
+        patch_correlation(patch_histograms(label, patches)), pairwise(label, patches), atol=1e-12
+    )
 
 
-@given(st.lists(LABELS, min_size=1, max_size=5), st.lists(st.integers(1, 3), min_size=1, max_size=3))
+@given(st.lists(LABELS, min_size=1, max_size=5), st.lists(st.integers(1, 4), min_size=1, max_size=3))
 @settings(deadline=None)
 def test_mean_leaves_out_patches_without_pixels(labels, patches):
     for p, result in zip(patches, correlate(labels, patches), strict=True):

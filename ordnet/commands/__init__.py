@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ordnet.commands import bench
+from ordnet.commands import bench, data
 from ordnet.errors import OrdnetError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:

@@ -1,5 +1,83 @@
 """`ordnet bench`: contestants side by side in one run."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 app = typer.Typer(help="Time, memory and operations, side by side in one run.", no_args_is_help=True)
+
+Json = Annotated[Path | None, typer.Option("--json", help="Write the rows to this file as JSON.")]
+Out = Annotated[Path | None, typer.Option(help="Draw a chart into this PNG file.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Timed turns; the median counts.")]
+Train = Annotated[bool, typer.Option("--train", help="Forward and backward instead of inference.")]
+
+
+@app.command()
+def block(
+    size: Annotated[str, typer.Option(help="The feature map, as CHANNELSxHEIGHTxWIDTH.")] = "2048x128x128",
+    repeats: Repeats = 5,
+    train: Train = False,
+    json: Json = None,
+    out: Out = None,
+) -> None:
+    """Our block beside the methods of the paper's compute table."""
+    from ordnet.bench import block as bench
+    from ordnet.bench.table import show
+
+    channels, height, width = _size(size)
+    rows = bench.run(channels, height, width, repeats, train)
+    title = f"{'Forward + backward' if train else 'Inference'} on features of {size}"
+    show(title, rows, json)
+    if out:
+        from ordnet.picture.bench_charts import bars
+
+        measures = {
+            "seconds": [row.seconds for row in rows],
+            "GFLOPs": [row.gflops for row in rows],
+            "peak MB above the input": [row.peak_mb for row in rows],
+        }
+        bars(out, title, [row.name for row in rows], measures)
+
+
+@app.command()
+def scale(
+    channels: Annotated[int, typer.Option(min=8)] = 2048,
+    sides: Annotated[str, typer.Option(help="Sides of the square maps.")] = "32,64,128,256",
+    repeats: Repeats = 3,
+    train: Train = False,
+    json: Json = None,
+    out: Out = None,
+) -> None:
+    """How time grows with the map: factored and literal form, with the fitted exponent."""
+    from ordnet.bench import scale as bench
+    from ordnet.bench.table import show
+    from ordnet.errors import OrdnetError
+
+    try:
+        parsed = [int(side) for side in sides.split(",")]
+    except ValueError:
+        raise OrdnetError(f"--sides {sides}: expected numbers with commas between them, such as 32,64,128") from None
+    rows = bench.run(channels, parsed, repeats, train)
+    fitted = bench.exponents(rows)
+    title = f"{'Forward + backward' if train else 'Inference'}, {channels} channels"
+    show(title, rows, json)
+    for form, exponent in fitted.items():
+        print(f"{form}: time grows as positions^{exponent:.2f}")
+    if out:
+        from ordnet.picture.bench_charts import growth
+
+        lines = {
+            form: [(row.extra["positions"], row.seconds) for row in rows if row.extra["form"] == form and row.seconds]
+            for form in bench.FORMS
+        }
+        growth(out, title, lines, fitted)
+
+
+def _size(text: str) -> tuple[int, int, int]:
+    from ordnet.errors import OrdnetError
+
+    parts = text.lower().split("x")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+        raise OrdnetError(f"--size {text}: expected CHANNELSxHEIGHTxWIDTH, such as 2048x128x128")
+    return int(parts[0]), int(parts[1]), int(parts[2])

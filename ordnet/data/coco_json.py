@@ -17,7 +17,7 @@ from ordnet.errors import OrdnetError
 def read(file: Path, images: Path) -> Annotations:
     """Everything `file` lists. Class names in the order of the category ids; problems are collected, not raised."""
     content = _load(file)
-    names = {category["id"]: str(category["name"]).strip() for category in content["categories"]}
+    names = {category["id"]: category["name"].strip() for category in content["categories"]}
     pictures = {
         picture["id"]: Annotated(
             id=identifier(Path(picture["file_name"])),
@@ -49,18 +49,24 @@ def _load(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise OrdnetError(f"{file} is not readable as JSON: {error}") from None
-    needed = {"images": ("id", "file_name"), "annotations": (), "categories": ("id", "name")}
-    for part, keys in needed.items():
+    for part, key in (("images", "file_name"), ("categories", "name"), ("annotations", None)):
         rows = content.get(part) if isinstance(content, dict) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) and set(keys) <= set(row) for row in rows):
-            wanted = f" of entries with {' and '.join(keys)}" if keys else ""
+        if not isinstance(rows, list) or not all(_is_entry(row, key) for row in rows):
+            wanted = f" of entries with id and {key}" if key else ""
             raise OrdnetError(f"{file} is not a COCO instances file: expected a list {part!r}{wanted}")
-        twice = [key for key, times in Counter(row["id"] for row in rows if "id" in row).items() if times > 1]
-        if keys and twice:
+        twice = [entry for entry, times in Counter(row["id"] for row in rows if key).items() if times > 1]
+        if twice:
             raise OrdnetError(f"{file}: the id {twice[0]} occurs more than once among the {part}")
     if not content["images"]:
         raise OrdnetError(f"{file} lists no images")
     return content
+
+
+def _is_entry(row: Any, key: str | None) -> bool:
+    """Whether it is an object and, where `key` is given, has an id and a word under that key."""
+    if not isinstance(row, dict) or key is None:
+        return isinstance(row, dict)
+    return isinstance(row.get("id"), int | str) and isinstance(row.get(key), str) and Path(row[key]).name != ""
 
 
 def _add(annotation: dict[str, Any], name: str, picture: Annotated, found: Annotations, where: str) -> None:

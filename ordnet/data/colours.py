@@ -9,19 +9,22 @@ from ordnet.data.labels import Colour
 _STEP = 15
 _LIGHTNESS = (0.42, 0.92)
 """Of OKLab: darker and lighter colours are too close to black and white."""
+_LARGEST_CHROMA = 0.21
+"""Of OKLab: stronger colours glare on a screen."""
 
 
 @cache
 def distinct_colours(count: int) -> tuple[Colour, ...]:
     """`count` colours, the same on every machine; asking for more keeps the first ones.
 
-    Each is the candidate farthest in OKLab, where distance is about what the eye sees, from all before it and from black,
-    white and grey, which pictures use for what does not count.
+    Each is the candidate farthest from all before it in OKLab, where distance is about what the eye sees, and far from
+    black, white and grey, which pictures use for what does not count.
     """
     levels = np.arange(0, 256, _STEP)
     candidates = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(-1, 3)
     places = _oklab(candidates)
-    usable = (places[:, 0] > _LIGHTNESS[0]) & (places[:, 0] < _LIGHTNESS[1])
+    lightness, chroma = places[:, 0], np.linalg.norm(places[:, 1:], axis=1)
+    usable = (lightness > _LIGHTNESS[0]) & (lightness < _LIGHTNESS[1]) & (chroma < _LARGEST_CHROMA)
     candidates, places = candidates[usable], places[usable]
     distance = np.full(len(candidates), np.inf)
     for place in _oklab(np.array([(0, 0, 0), (255, 255, 255), (128, 128, 128)])):

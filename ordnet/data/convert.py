@@ -1,7 +1,7 @@
 """Annotated outlines, whatever tool made them → the folder layout: pictures, label PNGs, classes.txt, split lists.
 
 Shapes are painted from the largest area to the smallest, so that a small object on a large one stays visible; of two
-that are equally large the later one lies on top. Shapes named `__ignore__` mark pixels that never count.
+that are equally large the later one lies on top. Shapes named `ignore` or `__ignore__` mark pixels that never count.
 """
 
 import io
@@ -23,7 +23,7 @@ from ordnet.data.regions import Region
 from ordnet.errors import OrdnetError
 
 BACKGROUND = "background"
-IGNORED_NAME = "__ignore__"
+IGNORED_NAMES = ("ignore", "__ignore__")
 _SHOWN = 10
 
 
@@ -70,8 +70,9 @@ class Written:
 
 
 def identifier(path: Path) -> str:
-    """A file's path without its ending as one word, so that pictures from several folders stay apart."""
-    return "_".join(part for part in path.with_suffix("").parts if part not in (path.anchor, ".."))
+    """A file's path without its ending as one name, so that pictures from several folders stay apart."""
+    # lists of ids are read without spaces around them, and folders without hidden files
+    return "_".join(part for part in path.with_suffix("").parts if part not in (path.anchor, "..")).strip(" .")
 
 
 def write_folder(
@@ -112,14 +113,15 @@ def write_folder(
 
 def class_names(names: Sequence[str], background: bool) -> list[str]:
     """Names in class id order: background first where it is wanted."""
-    classes = [name for name in names if name != IGNORED_NAME]
+    classes = [name for name in names if name not in IGNORED_NAMES]
     if background:
         classes = [BACKGROUND, *(name for name in classes if name != BACKGROUND)]
     if not 0 < len(classes) <= IGNORE:
         raise OrdnetError(f"found {len(classes)} class names: a data set has between 1 and {IGNORE}")
-    broken = [name for name in classes if "\n" in name or "#" in name]
+    # in classes.txt these give a class its colour and its value
+    broken = [name for name in classes if "#" in name or "=" in name or len(name.splitlines()) != 1]
     if broken:
-        raise OrdnetError(f"the class name {broken[0]!r} holds a line break or #: rename it in the annotations")
+        raise OrdnetError(f"the class name {broken[0]!r} holds #, = or a line break: rename it in the annotations")
     return classes
 
 
@@ -155,7 +157,7 @@ def _write_pair(
         raise OrdnetError(
             f"{picture.origin}: annotated at {width}x{height}, but the picture has {image.width}x{image.height}"
         )
-    class_ids = {**{name: class_id for class_id, name in enumerate(names)}, IGNORED_NAME: IGNORE}
+    class_ids = {name: class_id for class_id, name in enumerate(names)} | dict.fromkeys(IGNORED_NAMES, IGNORE)
     regions = [(shape.draw(image.height, image.width), class_ids[shape.name]) for shape in picture.shapes]
     left_out["shapes that cover no pixel of their picture"] += sum(region.area == 0 for region, _ in regions)
     label = paint(regions, image.height, image.width, 0 if background else IGNORE)

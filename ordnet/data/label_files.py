@@ -23,8 +23,8 @@ def read_index(path: str) -> np.ndarray:
         raw = np.asarray(image)
     if raw.ndim != 2 or raw.dtype.kind not in "uib":
         raise OrdnetError(
-            f"{path} is a colour picture ({image.mode}), but a label holds one class index per pixel: save it as an 8-bit "
-            "grey or paletted PNG, or read it with folder:PATH and every class's colour in classes.txt (`road #804080`)"
+            f"{path} is a colour picture ({image.mode}), but a label holds one class index per pixel: save it as an "
+            "8-bit grey or paletted PNG, or read it with folder:PATH and all colours in classes.txt (`road #804080`)"
         )
     return raw.astype(np.uint8) if raw.dtype == bool else raw // spread if spread > 1 else raw
 

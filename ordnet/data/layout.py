@@ -1,4 +1,4 @@
-"""Finding the files of a data set. Folders are listed once, nothing is opened; what is missing is named with its place."""
+"""Finding the files of a data set. Folders are listed once, what is missing is named with its place."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,16 +56,23 @@ def _walk(folder: Path, below: str) -> Iterator[str]:
             yield below + name
 
 
-def find_root(name: str, path: str | None, inside: Sequence[str], holds: Sequence[str], tree: str) -> Path:
+def search_root(path: str | None, inside: Sequence[str], holds: Sequence[str]) -> Path | None:
     """The folder that has all of `holds`: `path` itself, or a folder named in `inside` below it."""
+    base = Path(path or "").expanduser()
+    folders = (base, *(base / step for step in inside)) if path else ()
+    return next((root for root in folders if all((root / part).is_dir() for part in holds)), None)
+
+
+def find_root(name: str, path: str | None, inside: Sequence[str], holds: Sequence[str], tree: str) -> Path:
+    """As `search_root`, but finding none is an error that shows the `tree` to expect."""
+    root = search_root(path, inside, holds)
+    if root is not None:
+        return root
     if not path:
         raise OrdnetError(f"{name} is read from disk: say where, as {name}:PATH, with PATH the folder of\n{tree}")
     base = Path(path).expanduser()
     if not base.is_dir():
         raise OrdnetError(f"{name}: there is no folder {base}; expected\n{tree}")
-    for root in (base, *(base / step for step in inside)):
-        if all((root / part).is_dir() for part in holds):
-            return root
     tried = ", ".join(str(base / step) for step in ("", *inside))
     raise OrdnetError(f"{name}: no {' and '.join(f'{part}/' for part in holds)} in {tried}; expected\n{tree}")
 

@@ -78,7 +78,7 @@ def _classes(rows: tuple[Row, ...], background: bool) -> Classes:
 def _mat_rule(rows: tuple[Row, ...], background: bool) -> dict[int, int]:
     """Ids of the 459-class list → class ids."""
     rest = 0 if background else IGNORE
-    every = {raw: rest for raw in range(_RAW_CLASSES + 1)}
+    every = dict.fromkeys(range(_RAW_CLASSES + 1), rest)
     return every | {row.raw: row.class_id + background for row in rows if row.class_id != IGNORE}
 
 

@@ -78,16 +78,19 @@ def scan(
 
 def quick_check(dataset: Dataset) -> None:
     """Raise OrdnetError where a look of two seconds finds something wrong: missing files, or a bad pair in a sample."""
-    problems = [problem for index in range(len(dataset.ids)) for problem in _missing(dataset, index)]
-    problems += _duplicates(dataset.ids)
+    total = Scan(problems=[problem for index in range(len(dataset.ids)) for problem in _missing(dataset, index)])
+    total.problems += _duplicates(dataset.ids)
     end = time.monotonic() + _SECONDS
-    for index in random.Random(0).sample(range(len(dataset.ids)), min(_SAMPLE, len(dataset.ids))):
-        if problems or time.monotonic() > end:
+    for done, index in enumerate(random.Random(0).sample(range(len(dataset.ids)), len(dataset.ids))):
+        # a sample may hold class 0 and ignored pixels by chance: look on while it does
+        enough = done >= _SAMPLE and not _zeros_and_255(dataset, total)
+        if total.problems or enough or time.monotonic() > end:
             break
-        problems += look(dataset, index).problems
-    if problems:
-        first = problems[0]
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        total.add(look(dataset, index))
+    total.problems += _zeros_and_255(dataset, total)
+    if total.problems:
+        first = total.problems[0]
+        more = f" (and {len(total.problems) - 1} more)" if len(total.problems) > 1 else ""
         raise OrdnetError(
             f"{dataset.name}, split {dataset.split}: {first.kind}: {first.detail}{more}; "
             "`ordnet data check` lists everything that is wrong"
@@ -186,7 +189,7 @@ def _duplicates(ids: Sequence[str]) -> list[Problem]:
 
 def _label_problem(error: OrdnetError, label_file: str) -> str:
     if isinstance(error, OutsideClasses):
-        return "masks of 0 and 255" if set(error.values) == {IGNORE} else "values outside the classes"
+        return "values outside the classes"
     return "colour masks" if _in_colour(label_file) else "unreadable labels"
 
 
@@ -199,10 +202,13 @@ def _in_colour(name: str) -> bool:
 
 
 def _zeros_and_255(dataset: Dataset, total: Scan) -> list[Problem]:
-    """Masks whose 255 was meant as a class read as "ignored everywhere but class 0", without any error."""
+    """Masks whose 255 was meant as a class: they read as class 0 and ignored pixels, without any error."""
     seen = set(np.flatnonzero(total.pixels).tolist())
-    if seen != {0, IGNORE} or len(dataset.classes) < 2:
+    if seen != {0, IGNORE} or len(dataset.classes) < 2 or dataset.rule.raw_to_class.get(255) != IGNORE:
         return []
-    name = dataset.classes.names[1]
-    detail = f"the labels of {dataset.split} hold only 0 and 255, and 255 is ignored: no pixel is {name!r}; REMEDY"
+    zero, one = dataset.classes.names[:2]
+    detail = (
+        f"the labels of {dataset.split} hold only 0 and 255, and 255 is ignored, so that no pixel is {one!r}; "
+        f"if 255 means {one!r}, write the values into classes.txt: `{zero} =0` and `{one} =255`"
+    )
     return [Problem("masks of 0 and 255", detail)]

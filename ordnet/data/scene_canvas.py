@@ -11,7 +11,7 @@ SIDE = 128
 Shape = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Coordinates (y, x) in units → signed distance in units, negative inside."""
 Texture = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Coordinates (y, x) in units and grain, each (h, w) → colours (h, w, 3) in 0..255."""
+"""Coordinates (y, x) in units and grain, each (h, w) → colours (3, h, w) in 0..255."""
 Box = tuple[float, float, float, float]
 """Top, left, bottom, right in units."""
 
@@ -26,7 +26,8 @@ class Canvas:
         self.size = size
         self.unit = size / SIDE
         """Pixels per unit."""
-        self.image = np.zeros((size, size, 3), np.float32)
+        # one plane per colour: numpy is slow where the innermost axis has three entries
+        self.image = np.zeros((3, size, size), np.float32)
         self.label = np.zeros((size, size), np.uint8)
         self.grain = grain
 
@@ -35,14 +36,14 @@ class Canvas:
         top, left, bottom, right = (round(min(max(edge, 0), SIDE) * self.unit) for edge in box)
         if top >= bottom or left >= right:
             return
-        here = slice(top, bottom), slice(left, right)
+        here = ..., slice(top, bottom), slice(left, right)
         rows, columns = coordinates(self.size)
         y, x = rows[top:bottom], columns[:, left:right]
         # minimum and maximum take a third of the time of numpy's clip on small arrays
         cover = np.minimum(np.maximum(0.5 - shape(y, x) * self.unit, 0), 1)
-        paint = colour(y, x, self.grain[here]) if callable(colour) else np.float32(colour)
+        paint = colour(y, x, self.grain[here]) if callable(colour) else planes(colour)
         image = self.image[here]
-        image += cover[..., None] * (paint - image)
+        image += cover * (paint - image)
         np.copyto(self.label[here], class_id, where=cover > 0.5)
 
 
@@ -89,27 +90,30 @@ def wedge(top: float, bottom: float, middle: float, half_top: float, half_bottom
 
 def _colours(tone: np.ndarray, base: Vector, tint: Vector = (1, 1, 1)) -> np.ndarray:
     """A base colour, lighter or darker by `tone` (h, w)."""
-    return np.float32(base) + tone[..., None] * np.float32(tint)
+    return planes(base) + tone * planes(tint)
+
+
+def planes(colour: Vector | np.ndarray) -> np.ndarray:
+    """One colour as (3, 1, 1)."""
+    return np.array(colour, np.float32)[:, None, None]
 
 
 def grass(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
     blades = grain + np.roll(grain, 1, 0) + np.roll(grain, 2, 0)
     colours = _colours(9 * blades + 7 * np.sin(0.45 * y + 0.1 * x), (112, 162, 74), (1, 1, 0.6))
-    colours[grain > 0.985] = (250, 232, 150)  # flowers
-    return colours
+    return np.where(grain > 0.985, planes((250, 232, 150)), colours)  # flowers
 
 
 def water(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
     waves = np.sin(0.95 * y + 1.8 * np.sin(0.13 * x))
     colours = _colours(13 * waves + 4 * grain, (62, 134, 188), (0.8, 1, 1))
-    colours[(waves > 0.8) & (grain > 0.55)] = (196, 226, 240)  # glints
-    return colours
+    return np.where((waves > 0.8) & (grain > 0.55), planes((196, 226, 240)), colours)  # glints
 
 
 def road(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
     colours = _colours(9 * grain, (86, 86, 96))
-    colours[((y % 10 > 4) & (y % 10 < 5.6)) & (x % 9 < 5.4)] = (232, 214, 150)  # lanes
-    return colours
+    lanes = (y % 10 > 4) & (y % 10 < 5.6) & (x % 9 < 5.4)
+    return np.where(lanes, planes((232, 214, 150)), colours)
 
 
 def pale(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
@@ -124,5 +128,5 @@ def pavement(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
 
 
 def sky(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
-    near = np.clip(y / 26, 0, 1)[..., None]
-    return np.float32((104, 168, 226)) * (1 - near) + np.float32((206, 226, 238)) * near + 1.5 * grain[..., None]
+    near = np.minimum(y / 26, 1)
+    return planes((104, 168, 226)) * (1 - near) + planes((206, 226, 238)) * near + 1.5 * grain

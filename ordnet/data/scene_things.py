@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ordnet.data.scene_canvas import Canvas, Texture, Vector, block, disc, wedge
+from ordnet.data.scene_canvas import Canvas, Texture, Vector, block, disc, planes, wedge
 
 VEHICLE_HEIGHT, VEHICLE_WIDTH = 17, 24
 TREE_HEIGHT, TREE_HALF_WIDTH = 30, 12
@@ -10,7 +10,7 @@ TREE_HEIGHT, TREE_HALF_WIDTH = 30, 12
 _PAINTS: tuple[Vector, ...] = ((206, 62, 56), (240, 140, 40), (124, 78, 168), (236, 196, 52), (214, 84, 140))
 _WALLS: tuple[Vector, ...] = ((172, 84, 68), (204, 146, 84), (126, 108, 132), (150, 96, 84), (188, 118, 92))
 _ROOFS: tuple[Vector, ...] = ((108, 48, 44), (84, 62, 70), (130, 66, 44))
-_WOOD, _FRONDS, _NEEDLES = (112, 78, 52), (76, 152, 50), (28, 84, 62)
+_WOOD, _FRONDS, _NEEDLES, _FROST = (112, 78, 52), (178, 190, 40), (16, 76, 78), (226, 242, 250)
 
 
 def vehicle(canvas: Canvas, top: float, left: float, class_id: int, rng: np.random.Generator) -> None:
@@ -25,11 +25,11 @@ def vehicle(canvas: Canvas, top: float, left: float, class_id: int, rng: np.rand
     def cabin_paint(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
         from_middle = np.abs(x - cabin)
         pane = (y > top + 2) & (y < top + 7) & (from_middle > 0.7) & (from_middle < 5)
-        return np.where(pane[..., None], np.float32((206, 230, 240)), np.float32(paint))
+        return np.where(pane, planes((206, 230, 240)), planes(paint))
 
     def hull_paint(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
         stripe = (y > top + 9) & (y < top + 10.6) & (x > 0)
-        return np.where(stripe[..., None], np.float32(light), np.float32(paint))
+        return np.where(stripe, planes(light), planes(paint))
 
     canvas.paint(block(top + 2, chimney - 1.5, top + 9, chimney + 1.5), (70, 66, 74), class_id, box)
     canvas.paint(block(top, cabin - 6.5, top + 10, cabin + 6.5, 2), cabin_paint, class_id, box)
@@ -40,7 +40,7 @@ def vehicle(canvas: Canvas, top: float, left: float, class_id: int, rng: np.rand
 
 def _wheel(middle_y: float, middle_x: float) -> Texture:
     hub = disc(middle_y, middle_x, 1.3)
-    return lambda y, x, _: np.where((hub(y, x) < 0)[..., None], np.float32((190, 190, 196)), np.float32((40, 38, 44)))
+    return lambda y, x, _: np.where(hub(y, x) < 0, planes((190, 190, 196)), planes((40, 38, 44)))
 
 
 def palm(canvas: Canvas, bottom: float, middle: float, class_id: int) -> None:
@@ -48,7 +48,8 @@ def palm(canvas: Canvas, bottom: float, middle: float, class_id: int) -> None:
     canvas.paint(wedge(top + 8, bottom, middle, 1.4, 2.2), _WOOD, class_id, (top, middle - 3, bottom, middle + 3))
     for reach, drop in ((-7.5, 5), (7.5, 5), (-6, 9), (6, 9), (-5, 2.5), (5, 2.5)):
         _frond(canvas, top + 7, middle, reach, drop, class_id)
-    canvas.paint(disc(top + 8.5, middle, 2.4), (150, 96, 44), class_id, (top, middle - 3, bottom, middle + 3))
+    for side in (-2, 2):
+        canvas.paint(disc(top + 9, middle + side, 2), (226, 96, 48), class_id, (top, middle - 5, bottom, middle + 5))
 
 
 def _frond(canvas: Canvas, root_y: float, root_x: float, reach: float, drop: float, class_id: int) -> None:
@@ -60,7 +61,7 @@ def _frond(canvas: Canvas, root_y: float, root_x: float, reach: float, drop: flo
     def shape(y: np.ndarray, x: np.ndarray) -> np.ndarray:
         along = (x - middle_x) * cos + (y - middle_y) * sin
         across = (y - middle_y) * cos - (x - middle_x) * sin
-        return np.hypot(along, across * 2.6) - 6
+        return np.hypot(along, across * 2) - 6
 
     shade = 1.0 - 0.03 * drop
     colour = (_FRONDS[0] * shade, _FRONDS[1] * shade, _FRONDS[2] * shade)
@@ -74,6 +75,7 @@ def pine(canvas: Canvas, bottom: float, middle: float, class_id: int) -> None:
         shade = 0.85 + 0.15 * level
         colour = (_NEEDLES[0] * shade, _NEEDLES[1] * shade, _NEEDLES[2] * shade)
         canvas.paint(wedge(top + start, top + start + 11, middle, 0, half), colour, class_id, box)
+        canvas.paint(wedge(top + start, top + start + 3.5, middle, 0, half * 0.32), _FROST, class_id, box)
 
 
 def _tree_box(bottom: float, middle: float) -> tuple[float, float, float, float]:
@@ -85,7 +87,7 @@ def house(canvas: Canvas, bottom: float, left: float, class_id: int, rng: np.ran
     width, height = int(rng.integers(3, 6)) * 4 + 2, int(rng.integers(2, 4)) * 5 + 1
     wall, roof = _WALLS[rng.integers(len(_WALLS))], _ROOFS[rng.integers(len(_ROOFS))]
     # colour by what a spot shows: 0 wall, 1 dark glass, 2 lit glass
-    colours = np.float32((wall, (50, 62, 84), (250, 220, 130)))
+    colours = np.array((wall, (50, 62, 84), (250, 220, 130)), np.float32).T
     shows = 1 + (rng.random((4, 8)) < 0.25)
     top, right, middle = bottom - height, left + width, left + width / 2
 
@@ -93,7 +95,7 @@ def house(canvas: Canvas, bottom: float, left: float, class_id: int, rng: np.ran
         down, along = y - top - 2, x - left - 2
         glass = (down % 5 < 3) & (along % 4 < 2) & (down > 0) & (along > 0) & (x < right - 2)
         window = shows[(down // 5).astype(int) % 4, (along // 4).astype(int) % 8]
-        return colours[window * glass]
+        return colours[:, window * glass]
 
     box = (top - 6, left - 1, bottom, right + 1)
     canvas.paint(block(top, left, bottom, right), front, class_id, box)

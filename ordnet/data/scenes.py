@@ -1,6 +1,6 @@
 """Generated landscapes in which every class needs context of a known range; drawn on demand, nothing to download.
 
-Short: grounds, sky, houses and trees have their own look. Middle: the same vehicle is a boat, a car or a tractor. The
+Short: sky, grounds, houses and trees have their own look. Middle: the same vehicle is a boat, a car or a tractor. The
 paved yard around it tells nothing; the water, road or grass around the yard, in the same quarter of the picture, does.
 The other quarters have grounds of their own. Long: the same pale ground is sand or snow. A palm or a pine tells which,
 across the picture in another quarter.
@@ -18,21 +18,22 @@ from PIL import Image
 from ordnet.data import scene_canvas as ground
 from ordnet.data import scene_things as things
 from ordnet.data.labels import Classes, identity_rule
-from ordnet.data.scene_canvas import SIDE, Canvas, block, everywhere
+from ordnet.data.scene_canvas import SIDE, Canvas, block, everywhere, planes
 from ordnet.errors import OrdnetError
 
 CLASSES = Classes(
     names=(
-        *("sky", "building", "tree", "grass", "water", "road", "pavement"),
+        *("sky", "building", "palm", "pine", "grass", "water", "road", "pavement"),
         *("tractor", "boat", "car", "sand", "snow"),
     ),
     colours=(
-        *((135, 190, 235), (160, 82, 72), (30, 110, 60), (120, 185, 75), (50, 110, 190), (90, 90, 100), (200, 170, 150)),
+        *((135, 190, 235), (160, 82, 72), (70, 145, 20), (20, 85, 70)),
+        *((140, 200, 90), (50, 110, 190), (90, 90, 100), (200, 170, 150)),
         *((235, 140, 30), (200, 40, 60), (130, 60, 180), (240, 215, 120), (225, 235, 250)),
     ),
-    ranges=("short",) * 7 + ("middle",) * 3 + ("long",) * 2,
+    ranges=("short",) * 8 + ("middle",) * 3 + ("long",) * 2,
 )
-SKY, BUILDING, TREE, GRASS, WATER, ROAD, PAVEMENT, TRACTOR, BOAT, CAR, SAND, SNOW = range(len(CLASSES))
+SKY, BUILDING, PALM, PINE, GRASS, WATER, ROAD, PAVEMENT, TRACTOR, BOAT, CAR, SAND, SNOW = range(len(CLASSES))
 
 CLEARANCE = 21
 """Units between an ambiguous thing and whatever tells its class: a picture of 128 pixels has one pixel per unit, the
@@ -114,17 +115,17 @@ def draw(stream: int, index: int, size: int = SIDE, *, kinds: Kinds | None = Non
     _vehicle_quarter(canvas, kinds.left, False, parts[1])
     _vehicle_quarter(canvas, kinds.right, True, parts[2])
     _paths(canvas, parts[3])
-    tone = np.float32(light.uniform(0.92, 1.06) * light.uniform(0.97, 1.03, 3))
-    return np.clip(canvas.image * tone + 0.5, 0, 255).astype(np.uint8), canvas.label
+    tone = light.uniform(0.92, 1.06) * light.uniform(0.97, 1.03, 3)
+    image = np.clip(canvas.image * planes(tone) + 0.5, 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(image.transpose(1, 2, 0)), canvas.label
 
 
 def _far_half(canvas: Canvas, kinds: Kinds, rng: np.random.Generator) -> None:
-    """Sky, houses on the horizon, the pale ground on one side and the tree that names it on the other."""
+    """Sky, houses on the horizon, the pale ground on one side and the grove that names it on the other."""
     mirrored = rng.random() < 0.5
     horizon, edge = rng.uniform(19, 23), rng.uniform(45, 52)
     waves, phases = rng.uniform(0.06, 0.14, 2), rng.uniform(0, 6, 2)
     class_id, texture = _GROUNDS[kinds.far]
-    half = (0, 0, HALF, SIDE)
     canvas.paint(everywhere, ground.sky, SKY, (0, 0, 30, SIDE))
     for x in rng.uniform(0, SIDE, rng.integers(1, 4)):
         things.cloud(canvas, rng.uniform(4, 9), x, SKY)
@@ -136,15 +137,19 @@ def _far_half(canvas: Canvas, kinds: Kinds, rng: np.random.Generator) -> None:
         from_side = SIDE - x if mirrored else x
         return np.maximum(land(y, x), from_side - edge - 2 * np.sin(3 * waves[1] * y + phases[1]))
 
-    canvas.paint(land, texture, class_id, half)
-    canvas.paint(pale_land, ground.pale, SAND + kinds.pale, half)
+    canvas.paint(land, texture, class_id, (15, 0, HALF, SIDE))
+    pale_side = (0, HALF, HALF, SIDE) if mirrored else (0, 0, HALF, HALF)
+    canvas.paint(pale_land, ground.pale, SAND + kinds.pale, pale_side)
     for slot in rng.permutation(5)[: rng.integers(2, 5)]:
         things.house(canvas, horizon + rng.uniform(3, 6), 2 + 25 * slot + rng.uniform(0, 3), BUILDING, rng)
-    bottom, middle = rng.uniform(54, 58), rng.uniform(90, SIDE - things.TREE_HALF_WIDTH - 2)
-    middle = SIDE - middle if mirrored else middle
-    planter = (bottom - 3, middle - 12, bottom + 3, middle + 12)
-    canvas.paint(ground.disc(bottom, middle, 11, 4), ground.pavement, PAVEMENT, planter)
-    (things.palm, things.pine)[kinds.pale](canvas, bottom, middle, TREE)
+    tree = (things.palm, things.pine)[kinds.pale]
+    places = np.array((88, 101.5, 115, 94.5, 108.5)) + rng.uniform(-1, 1, 5)
+    # the last two stand in front of the others
+    for place, bottom in zip(places, (*rng.uniform(45, 49, 3), *rng.uniform(58, 61, 2)), strict=True):
+        middle = SIDE - place if mirrored else place
+        planter = (bottom - 3, middle - 12, bottom + 3, middle + 12)
+        canvas.paint(ground.disc(bottom, middle, 10, 4), ground.pavement, PAVEMENT, planter)
+        tree(canvas, bottom, middle, PALM + kinds.pale)
 
 
 def _vehicle_quarter(canvas: Canvas, kind: int, on_right: bool, rng: np.random.Generator) -> None:
@@ -157,10 +162,12 @@ def _vehicle_quarter(canvas: Canvas, kind: int, on_right: bool, rng: np.random.G
     left = rng.uniform(2, HALF - CLEARANCE - things.VEHICLE_WIDTH)
     if on_right:
         left = SIDE - left - things.VEHICLE_WIDTH
-    # the yard's corners are cut less than its extra width
+    # the yard's corners are cut by less than its extra width; where a sliver of ground would be left, it takes that too
     margin = CLEARANCE + 2
-    bottom, right = top + things.VEHICLE_HEIGHT, left + things.VEHICLE_WIDTH
-    yard = block(top - margin, left - margin, bottom + margin, right + margin, 5)
+    yard_left, yard_right = left - margin, left + things.VEHICLE_WIDTH + margin
+    yard_left = yard_left if yard_left > offset + 7 else offset - 9
+    yard_right = yard_right if yard_right < offset + HALF - 7 else offset + HALF + 9
+    yard = block(top - margin, yard_left, SIDE + 9, yard_right, 5)
     canvas.paint(yard, ground.pavement, PAVEMENT, quarter)
     things.vehicle(canvas, top, left, _VEHICLES[kind], rng)
 

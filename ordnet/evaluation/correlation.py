@@ -42,8 +42,7 @@ def correlate(labels: Iterable[np.ndarray], patches: Sequence[int]) -> list[Corr
     images = 0
     for label in labels:
         images += 1
-        for p, total, count in zip(patches, sums, counts, strict=True):
-            matrix = patch_correlation(label, p)
+        for matrix, total, count in zip(_matrices(label, patches), sums, counts, strict=True):
             known = ~np.isnan(matrix)
             total[known] += matrix[known]
             count += known
@@ -53,13 +52,12 @@ def correlate(labels: Iterable[np.ndarray], patches: Sequence[int]) -> list[Corr
     return [Correlation(p, mean, images) for p, mean in zip(patches, means, strict=True)]
 
 
-def patch_correlation(label: np.ndarray, patches: int) -> np.ndarray:
-    """Eq. 3 of one label map (H, W): (patches², patches²), NaN for patches without a counting pixel.
+def patch_correlation(histograms: np.ndarray) -> np.ndarray:
+    """Eq. 3 of one label map, from its patches' class histograms: (patches², patches²), NaN where a patch is empty.
 
     Eq. 3 sums over pairs of pixels. Pairs that agree in class c number h_m(c) · h_n(c), with h a patch's class
     histogram, so that the sum over pairs is a product of histograms.
     """
-    histograms = patch_histograms(label, patches)
     sizes = histograms.sum(axis=1, keepdims=True)
     shares = np.divide(histograms, sizes, out=np.full(histograms.shape, np.nan), where=sizes > 0)
     return shares @ shares.T
@@ -75,6 +73,21 @@ def patch_histograms(label: np.ndarray, patches: int) -> np.ndarray:
             for x in range(patches)
         ]
     )
+
+
+def _matrices(label: np.ndarray, patches: Sequence[int]) -> list[np.ndarray]:
+    """One correlation matrix for each number in `patches`. Where they divide, only the finest counts pixels."""
+    counted: dict[int, np.ndarray] = {}
+    for p in sorted(set(patches), reverse=True):
+        finer = next((q for q in counted if q % p == 0), None)
+        counted[p] = patch_histograms(label, p) if finer is None else _merged(counted[finer], finer, p)
+    return [patch_correlation(counted[p]) for p in patches]
+
+
+def _merged(histograms: np.ndarray, finer: int, patches: int) -> np.ndarray:
+    """Histograms of finer² patches → of patches², which must divide them: then i·H//patches is a finer bound too."""
+    step = finer // patches
+    return histograms.reshape(patches, step, patches, step, -1).sum(axis=(1, 3)).reshape(patches**2, -1)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -57,10 +57,12 @@ class SelfAttention(nn.Module):
     def softmax_streamed(self, x: Tensor) -> Tensor:
         """Softmax attention through torch's fused kernels, which never hold the map."""
         q, k, v = (layer(x).flatten(2).transpose(1, 2).unsqueeze(1) for layer in (self.query, self.key, self.value))
-        # the fused CPU kernel wants one width for q, k and v: zeros change neither the products nor the first E outputs
+        # The fused CPU kernel wants rows of one width for q, k and v, else torch quietly builds the map after all.
+        # Zeros change neither the products nor the first E outputs.
         width = max(q.shape[-1], v.shape[-1])
-        padded = (F.pad(t, (0, width - t.shape[-1])) for t in (q, k, v))
-        y = F.scaled_dot_product_attention(*padded, scale=self.scale)[..., : v.shape[-1]]  # (B, 1, N, E)
+        padded_q, padded_k, padded_v = (F.pad(t, (0, width - t.shape[-1])).contiguous() for t in (q, k, v))
+        y = F.scaled_dot_product_attention(padded_q, padded_k, padded_v, scale=self.scale)
+        y = y[..., : v.shape[-1]]  # (B, 1, N, E)
         return self.projected(y.squeeze(1).transpose(1, 2).unflatten(2, x.shape[2:]))
 
     def softmax_column_sums(self, x: Tensor) -> Tensor:

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from ordnet.errors import OrdnetError
 
 
-def conv_norm(inputs: int, outputs: int, size: int, stride: int = 1, dilation: int = 1, groups: int = 1) -> list[nn.Module]:
+def conv_norm(
+    inputs: int, outputs: int, size: int, stride: int = 1, dilation: int = 1, groups: int = 1
+) -> list[nn.Module]:
     """A convolution without bias that keeps the map's size (but for the stride), and its batch norm."""
     padding = dilation * (size // 2)
     return [
@@ -88,6 +90,7 @@ class ResNet(nn.Module):
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
 
         width, dilation, reached = stem, 1, 4
+        stages = []
         for stage, (planes, depth) in enumerate(zip((64, 128, 256, 512), depths, strict=True), start=1):
             stride, before = (1 if stage == 1 else 2), dilation
             if reached * stride > output_stride:
@@ -96,7 +99,8 @@ class ResNet(nn.Module):
             blocks = [block(width, planes, stride, before, stride_on)]
             width = planes * block.expansion
             blocks += [block(width, planes, 1, dilation, stride_on) for _ in range(depth - 1)]
-            self.add_module(f"layer{stage}", nn.Sequential(*blocks))
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.channels = (256 * block.expansion, 512 * block.expansion)
         initialise(self)
 
@@ -142,7 +146,9 @@ class MobileNetV2(nn.Module):
             reached *= stride
             for i in range(depth):
                 first = i == 0
-                features.append(InvertedResidual(width, channels, stride if first else 1, before if first else dilation, expand))
+                features.append(
+                    InvertedResidual(width, channels, stride if first else 1, before if first else dilation, expand)
+                )
                 width = channels
         self.features = nn.Sequential(*features)
         self.third = len(features) - 4  # the 96-channel stage ends before the three blocks of 160 and the one of 320

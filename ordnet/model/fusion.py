@@ -10,7 +10,7 @@ class Concat(nn.Conv2d):
     def __init__(self, branch_channels: int, branches: int, channels: int) -> None:
         super().__init__(branch_channels * branches, channels, 1)
 
-    def forward(self, *z: Tensor) -> Tensor:  # type: ignore[override]  # one map per branch
+    def forward(self, *z: Tensor) -> Tensor:  # one map per branch
         return super().forward(torch.cat(z, dim=1))
 
 

@@ -35,7 +35,7 @@ class LongRange(nn.Module):
         sums = self.attention.softmax_column_sums(x)
         return self._normalised(sums).unflatten(1, x.shape[2:]).unsqueeze(1)
 
-    def gate_probe(self, sums: Sums, columns: slice) -> tuple[Tensor, Tensor]:
+    def _probe(self, sums: Sums, columns: slice) -> tuple[Tensor, Tensor]:
         """Vector u (B, C) and number c (B, 1) with u · x_i + c = the row or column sum at position i.
 
         Column sums are Σ_j q_j · k_i = k_i · s with s = Σ q, and k_i = Wk x_i + bk: so u = Wkᵀ s and c = bk · s, and
@@ -56,8 +56,8 @@ class LongRange(nn.Module):
 
     def gate_logits(self, x: Tensor, sums: Sums, columns: slice) -> Tensor:
         """Row or column sums (B, N) at the positions of x (B, C, H, W), of a map whose whole sums are given."""
-        u, c = self.gate_probe(sums, columns)
         with full_precision(x):
+            u, c = self._probe(sums, columns)
             return torch.baddbmm(c[:, None], u[:, None], wide(x).flatten(2)).squeeze(1)
 
     def _normalised(self, sums: Tensor) -> Tensor:

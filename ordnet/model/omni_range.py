@@ -5,7 +5,7 @@ Shapes: B batch · C channels · D query/key channels · E value channels · H x
 `literal` follows the figure: each branch makes its output, the fusion joins them, X is added.
 `factored` computes the same without any N x N map, in two passes over the patches:
   1. add up what the small matrices need (`collect`);
-  2. fold value, projection and fusion into one matrix per patch, (C, 2D + a few), and apply it to the queries (`apply`).
+  2. fold value, projection and fusion into one matrix per patch (`contexts`), and apply it to the queries (`read_out`).
 The two passes are public because pictures too large for one pass are streamed through them tile by tile.
 """
 
@@ -62,7 +62,7 @@ class OmniRange(nn.Module):
         gate: what reweighs the long range: each position's contribution to all others ("out", Eq. 5), what it
             receives ("in"), or None.
         gate_sum: "mean" divides the gate's sums by N as Eq. 1 does; "sum" is Eq. 5 to the letter, which saturates.
-        similarity: "dot" is the paper's; "softmax" is scaled dot-product attention, quadratic in time, linear in memory.
+        similarity: "dot" is the paper's; "softmax" is scaled dot-product attention, linear in memory only.
         form: "factored" or "literal": same parameters, same result.
         project: a 1x1 convolution from value width to C in each branch; without it only "concat" can fuse.
     """
@@ -155,7 +155,7 @@ class OmniRange(nn.Module):
             rows, columns = grid[index]
             size = (rows.stop - rows.start, columns.stop - columns.start)
             patch_gate = None if gate is None else gate[:, :, rows, columns].flatten(2)
-            made = self.apply(kept[index] if kept else piece(index), contexts[index], patch_gate)
+            made = self.read_out(kept[index] if kept else piece(index), contexts[index], patch_gate)
             return tuple(z.unflatten(2, size) for z in made)
 
         if recording or torch.compiler.is_compiling():
@@ -194,24 +194,30 @@ class OmniRange(nn.Module):
                 self._attentions(), self._folds(), self._columns(), strict=True,
             ):  # fmt: skip
                 regions = patch_sums if branch is self.middle else [whole]
-                shares.append([_with_column(fold.weight @ small_matrix(attention, r, columns), fold.bias) for r in regions])
+                shares.append(
+                    [_with_column(fold.weight @ small_matrix(attention, r, columns), fold.bias) for r in regions]
+                )
             per_patch = [[share[i % len(share)] for share in shares] for i in range(len(patch_sums))]
             if not self.folds_fusion:
                 return per_patch
             bias = wide(bias_of(self.fuse)) if isinstance(self.fuse, Concat) else torch.zeros_like(whole.inputs[0])
             return [[_with_column(torch.cat(matrices, dim=2), bias)] for matrices in per_patch]
 
-    def apply(self, x: Tensor, contexts: Sequence[Tensor], gate: Tensor | None) -> list[Tensor]:
-        """Pass 2: positions (B, C, n) of one patch → the block's output there, or each branch's where it cannot fold."""
+    def read_out(self, x: Tensor, contexts: Sequence[Tensor], gate: Tensor | None) -> list[Tensor]:
+        """Pass 2: positions (B, C, n) of one patch → the block's output there; each branch's if fusion cannot fold."""
         queries = [attention.query for attention in self._attentions()]
         weight = torch.cat([query.weight.flatten(1) for query in queries])
         q = pointwise(x, weight, torch.cat([bias_of(query) for query in queries]))  # (B, ΣD, n)
         one = torch.ones_like(q[:, :1])
         # the gate scales queries and the row that carries the projection's bias: (A q + b) g = A (q g) + b g
         rows = []
-        for branch, columns in zip((b for b in (self.middle, self.long) if b is not None), self._columns(), strict=True):
+        for branch, columns in zip(
+            (b for b in (self.middle, self.long) if b is not None), self._columns(), strict=True
+        ):
             share = [q[:, columns], one]
-            rows.append([part * gate.to(q.dtype) for part in share] if branch is self.long and gate is not None else share)
+            rows.append(
+                [part * gate.to(q.dtype) for part in share] if branch is self.long and gate is not None else share
+            )
         if self.folds_fusion:
             stacked = torch.cat([part for share in rows for part in share] + [one], dim=1)
             return [torch.baddbmm(x, contexts[0].to(x.dtype), stacked)]
@@ -252,7 +258,11 @@ class OmniRange(nn.Module):
             self._products.pop(name, None)
             return left @ right
         known = self._products.get(name)
-        if known is None or known[0].dtype != left.dtype or not (torch.equal(known[0], left) and torch.equal(known[1], right)):
+        if (
+            known is None
+            or known[0].dtype != left.dtype
+            or not (torch.equal(known[0], left) and torch.equal(known[1], right))
+        ):
             known = (left.clone(), right.clone(), left @ right)
             self._products[name] = known
         return known[2]

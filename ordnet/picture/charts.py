@@ -28,7 +28,7 @@ _STYLE = {
 def chart(path: Path, width: float, height: float) -> Iterator["Figure"]:
     """An empty figure of so many inches to draw into; it is saved to `path` at the end of the block.
 
-    No window system and no global state: figures may be drawn by any thread.
+    No window system is needed, and the style holds inside the block only.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ def correlation_maps(matrices: Mapping[int, np.ndarray], path: Path, title: str)
             shown = axis.imshow(matrix, cmap="Blues", vmin=0, vmax=top)
             axis.set_title(f"{patches} × {patches} patches")
             axis.set_xlabel("patch, by rows")
-            ticks = range(0, len(matrix), max(1, len(matrix) // 8))
+            ticks = range(0, len(matrix), 1 if patches <= 2 else patches)  # where a row of patches begins
             axis.set_xticks(ticks, [str(tick + 1) for tick in ticks])
             axis.set_yticks(ticks, [str(tick + 1) for tick in ticks])
             if patches <= 2:

@@ -1,11 +1,12 @@
 """Many small pictures on one sheet, with a legend below."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ordnet.picture.overlay import Colour
+from ordnet.picture.overlay import NO_CLASS, Colour
 
 _PAPER = (255, 255, 255)
 _INK = (30, 30, 30)
@@ -47,16 +48,25 @@ def contact_sheet(
 
 
 def legend(key: Sequence[tuple[str, Colour]], width: int) -> Image.Image:
-    """Names beside squares of their colour, by rows, in columns as wide as the longest name; `width` pixels wide."""
+    """Names beside squares of their colour, by rows, in columns as wide as the longest name; `width` pixels wide.
+
+    The square of NO_CLASS is striped.
+    """
     names = [_shortened(name, width - _SWATCH - 2 * _GAP) for name, _ in key]
-    column = max((round(_font().getlength(name)) for name in names), default=0) + _SWATCH + 3 * _GAP
-    columns = max(1, (width + 2 * _GAP) // column)
+    column = max((round(_font().getlength(name)) for name in names), default=0) + _SWATCH + 4 * _GAP
+    columns = max(1, (width + 3 * _GAP) // column)
     picture = Image.new("RGB", (width, max(1, -(-len(names) // columns) * _LINE)), _PAPER)
     draw = ImageDraw.Draw(picture)
     for place, (name, (_, colour)) in enumerate(zip(names, key, strict=True)):
         left, top = place % columns * column, place // columns * _LINE
         square = (left, top + (_LINE - _SWATCH) // 2, left + _SWATCH - 1, top + (_LINE + _SWATCH) // 2 - 1)
-        draw.rectangle(square, fill=colour, outline=_INK)
+        draw.rectangle(square, fill=_INK if colour == NO_CLASS else colour, outline=_INK)
+        if colour == NO_CLASS:  # striped, as `overlay` marks it
+            for shift in range(0, 2 * _SWATCH, 5):
+                start, end = max(0, shift - _SWATCH + 1), min(shift, _SWATCH - 1)
+                draw.line(
+                    (square[0] + start, square[1] + shift - start, square[0] + end, square[1] + shift - end), NO_CLASS
+                )
         draw.text((left + _SWATCH + _GAP, top + _LINE // 2), name, _INK, _font(), anchor="lm")
     return picture
 
@@ -71,5 +81,6 @@ def _shortened(text: str, width: int) -> str:
     return text + "…"
 
 
+@lru_cache(maxsize=1)
 def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(_FONT_SIZE)

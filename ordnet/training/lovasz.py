@@ -1,4 +1,4 @@
-"""The Lovász-softmax loss (Berman, Triki and Blaschko, 2018) over the classes present, with its gradient in closed form.
+"""The Lovász-softmax loss (Berman, Triki and Blaschko, 2018) over the classes present, its gradient in closed form.
 
 For one class let F pixels be its own (foreground), and a pixel's error e = 1 − p on them and p elsewhere, p being the
 class's probability. The loss is Σ w·e, where the weights w are how much the Jaccard loss grows as pixels turn wrong in
@@ -30,9 +30,9 @@ def lovasz_softmax(scores: Tensor, labels: Tensor, ignore: int = IGNORE, per_ima
     """The loss, 0 to 1, as a scalar; the gradient reaches the scores.
 
     scores (B, K, H, W) are before the softmax, labels (B, H, W) hold class ids and `ignore` where nothing counts. The
-    classes present are averaged over the whole batch, or with `per_image` over each image first and then over the images
-    that have a pixel that counts. Without any such pixel the loss is zero, and so is its gradient. Half precision is
-    summed in float32.
+    loss is the mean over the classes present in the whole batch; with `per_image` in each image first, and then over
+    the images that have a pixel that counts. Without any such pixel the loss is zero, and so is its gradient. Scores in
+    half precision are computed in float32.
     """
     _check(scores, labels, ignore)
     loss: Tensor = _LovaszSoftmax.apply(scores, labels, ignore, per_image)
@@ -46,11 +46,12 @@ def lovasz_of_probabilities(probabilities: Tensor, labels: Tensor, ignore: int =
     On probabilities of 0 and 1 this is 1 − IoU. For looking at, not for training: it carries no gradient.
     """
     _check(probabilities, labels, ignore)
+    probabilities = probabilities.to(_precision(probabilities))
     losses = probabilities.new_full((probabilities.shape[1],), torch.nan)
     labels = labels.flatten()
     for class_id, foreground in _foregrounds(labels, ignore).items():
         probability = probabilities[:, class_id].flatten()
-        pixels, errors, weights = _weigh(probability, foreground, labels != ignore)
+        _, errors, weights = _weigh(probability, foreground, labels != ignore)
         losses[class_id] = (weights * errors).sum()
     return losses
 
@@ -58,9 +59,8 @@ def lovasz_of_probabilities(probabilities: Tensor, labels: Tensor, ignore: int =
 class _LovaszSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, labels: Tensor, ignore: int, per_image: bool) -> Tensor:
-        dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
         # whatever the layout of the scores, one class's pixels shall lie together
-        probabilities = scores.contiguous().softmax(1, dtype=dtype).flatten(2)
+        probabilities = scores.contiguous().softmax(1, dtype=_precision(scores)).flatten(2)
         gradient = torch.zeros_like(probabilities) if ctx.needs_input_grad[0] else None
         labels = labels.flatten(1)
         groups = [slice(i, i + 1) for i in range(len(labels))] if per_image else [slice(None)]
@@ -87,21 +87,20 @@ def _mean_over_classes(
     probabilities: Tensor, labels: Tensor, ignore: int, share: float, slopes: Tensor | None
 ) -> Tensor:
     """`share` times the mean loss of the classes present; `slopes` (B, K, N), zero before, receives its gradient."""
-    counts = labels != ignore
-    foregrounds = _foregrounds(labels, ignore)
-    share /= len(foregrounds)
-    loss = probabilities.new_zeros(())
+    foregrounds = _foregrounds(labels.flatten(), ignore)
+    counts = (labels != ignore).flatten()
+    losses = []
     for class_id, foreground in foregrounds.items():
-        pixels, errors, weights = _weigh(probabilities[:, class_id].flatten(), foreground, counts.flatten())
-        weights *= share
-        loss += (weights * errors).sum()
+        pixels, errors, weights = _weigh(probabilities[:, class_id].flatten(), foreground, counts)
+        weights *= share / len(foregrounds)
+        losses.append((weights * errors).sum())
         if slopes is not None:
             # a foreground error falls as the probability rises
             weights[: len(foreground)].neg_()
             slope = slopes.new_zeros(labels.numel())
             slope[pixels] = weights
             slopes[:, class_id] = slope.view_as(labels)
-    return loss
+    return torch.stack(losses).sum()
 
 
 def _weigh(probability: Tensor, foreground: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,28 +108,28 @@ def _weigh(probability: Tensor, foreground: Tensor, counts: Tensor) -> tuple[Ten
 
     probability (P,) of the class, foreground (F ≥ 1) indices of its own pixels, counts (P,) False at void pixels.
     """
-    foreground_errors = (1 - probability[foreground]).abs()
-    ahead = (probability > foreground_errors.amin()) & counts
-    ahead[foreground] = False
-    background = ahead.nonzero().squeeze(1)
-    errors = torch.cat([foreground_errors, probability[background]])
+    own_errors = (1 - probability[foreground]).abs()
+    matters = (probability > own_errors.amin()) & counts
+    matters[foreground] = False
+    background = matters.nonzero().squeeze(1)
+    errors = torch.cat([own_errors, probability[background]])
 
     # bit patterns of floats ≥ 0 have the floats' order, and integers sort several times faster on a CPU
     order = errors.view(torch.int64 if errors.dtype == torch.float64 else torch.int32).argsort()
-    is_foreground = order < len(foreground)
-    smaller = is_foreground.cumsum(0)  # foreground pixels up to here, in the order of rising error
-    # what the order of falling error has before and at this pixel, plus the foreground still to come
-    union = torch.arange(len(order), 0, -1, device=order.device) + smaller - is_foreground.long()
-    sorted_weights = torch.where(is_foreground, 1, smaller / (union - 1)) / union
+    # the errors rise here, so that the foreground pixels still to come as they fall are those up to here
+    is_own = order < len(foreground)
+    missed = is_own.cumsum(0)
+    union = torch.arange(len(order), 0, -1, device=order.device) + missed - is_own.long()
+    union = union.to(errors.dtype)
     weights = torch.empty_like(errors)
-    weights[order] = sorted_weights.to(errors.dtype)
+    weights[order] = torch.where(is_own, 1, missed / (union - 1)) / union
     return torch.cat([foreground, background]), errors, weights
 
 
 def _foregrounds(labels: Tensor, ignore: int) -> dict[int, Tensor]:
-    """Class id → the flat indices of its pixels, for the classes present."""
-    order = labels.flatten().argsort(stable=True)
-    ids, counts = labels.flatten()[order].unique_consecutive(return_counts=True)
+    """Class id → the indices of its pixels among the flat labels, for the classes present."""
+    order = labels.argsort(stable=True)
+    ids, counts = labels[order].unique_consecutive(return_counts=True)
     pixels = order.split(counts.tolist())
     return {class_id: own for class_id, own in zip(ids.tolist(), pixels, strict=True) if class_id != ignore}
 
@@ -143,6 +142,10 @@ def _back_through_softmax(probabilities: Tensor, gradient: Tensor) -> None:
         inner.addcmul_(p, g)
     for p, g in zip(probabilities.unbind(1), gradient.unbind(1), strict=True):
         g.sub_(inner).mul_(p)
+
+
+def _precision(values: Tensor) -> torch.dtype:
+    return torch.float64 if values.dtype == torch.float64 else torch.float32
 
 
 def _check(scores: Tensor, labels: Tensor, ignore: int) -> None:

@@ -1,0 +1,156 @@
+"""What `ordnet data` prints."""
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ordnet.data.convert import BACKGROUND, Written
+from ordnet.data.dataset import Dataset, notes_of
+from ordnet.data.labels import IGNORE
+from ordnet.data.scan import Problem, Scan
+from ordnet.evaluation.correlation import Correlation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_SHOWN = 20
+
+
+def checked(name: str, datasets: Sequence[Dataset], scans: Mapping[str, Scan], remarks: Sequence[str]) -> None:
+    """Raw id → class → name → pixels → images over all splits, and what deserves a look without being wrong."""
+    console = _console()
+    total = Scan()
+    for found in scans.values():
+        total.add(found)
+    first = datasets[0]
+    counts = ", ".join(f"{dataset.split} {len(dataset.ids):,}" for dataset in datasets)
+    _line(console, f"{name}: {counts}")
+    table = _table(["raw id", "class", "name"], ["pixels", "share", "images"])
+    for class_id, class_name in [*enumerate(first.classes.names), (IGNORE, "ignored")]:
+        raw = [key for key, value in sorted(first.rule.raw_to_class.items()) if value == class_id]
+        share = total.pixels[class_id] / max(total.pixels.sum(), 1)
+        table.add_row(
+            _listed(raw),
+            "–" if class_id == IGNORE else str(class_id),
+            class_name,
+            f"{total.pixels[class_id]:,}",
+            f"{share:.2%}",
+            f"{total.images[class_id]:,}",
+        )
+    console.print(table)
+    told = (note for dataset in datasets for note in notes_of(dataset))
+    for note in dict.fromkeys([*told, *_notes(datasets, scans), *remarks]):
+        _line(console, f"note: {note}")
+
+
+def problems(found: Sequence[Problem]) -> None:
+    """The problems under their headings, at most twenty lines of them."""
+    console = _console()
+    if not found:
+        _line(console, "nothing is wrong")
+        return
+    groups: dict[str, list[str]] = defaultdict(list)
+    for problem in found:
+        groups[problem.kind].append(problem.detail)
+    each = max(1, _SHOWN // len(groups))
+    for kind, details in groups.items():
+        _line(console, f"{kind}: {len(details):,}", "bold red")
+        for detail in details[:each]:
+            _line(console, f"  {detail}")
+        if len(details) > each:
+            _line(console, f"  … and {len(details) - each:,} more")
+    _line(console, f"{len(found):,} {'problem' if len(found) == 1 else 'problems'}")
+
+
+def statistics(values: Mapping[str, Any]) -> None:
+    console = _console()
+    title = f"{values['data']}, {values['split']}: {values['images']:,} images"
+    _line(console, title)
+    table = _table(["class", "name"], ["pixels", "share", "images", "weight"])
+    for class_id, row in enumerate(values["classes"]):
+        cells = (f"{row['pixels']:,}", f"{row['share']:.2%}", f"{row['images']:,}", f"{row['weight']:.4g}")
+        table.add_row(str(class_id), row["name"], *cells)
+    console.print(table)
+    ignored = values["ignored_pixels"] / max(values["pixels"], 1)
+    _line(console, f"ignored: {values['ignored_pixels']:,} pixels ({ignored:.2%} of all)")
+    for side in ("width", "height"):
+        if (spread := values[side]) is not None:
+            line = f"{side}: {spread['min']} to {spread['max']}, median {spread['median']:g}"
+            _line(console, line)
+    sizes = ", ".join(f"{row['width']}x{row['height']} ({row['images']:,})" for row in values["commonest_sizes"])
+    _line(console, f"commonest sizes: {sizes}")
+    _line(console, "weights by median-frequency balancing, for `ordnet train`:")
+    weights = json.dumps(values["class_weights"], separators=(",", ":"))
+    _line(console, f"--set training.class_weights={weights}")
+
+
+def correlations(title: str, found: Sequence[Correlation]) -> None:
+    console = _console()
+    _line(console, title)
+    table = _table(["patches"], ["inside patches", "between patches", "ratio"])
+    for result in found:
+        ratio = result.intra / result.inter if result.inter else float("nan")
+        cells = (f"{value:.3f}" for value in (result.intra, result.inter, ratio))
+        table.add_row(f"{result.patches} x {result.patches}", *(cell.replace("nan", "–") for cell in cells))
+    console.print(table)
+
+
+def imported(written: Written, out: Path, background: bool) -> None:
+    console = _console()
+    counts = ", ".join(f"{name} {count:,}" for name, count in written.splits.items())
+    rest = f"class 0, {BACKGROUND}" if background else "ignored"
+    _line(console, f"wrote {out}: {counts}; {len(written.classes)} classes")
+    _line(console, f"classes: {', '.join(written.classes)}")
+    _line(console, f"pixels that nothing covers are {rest}")
+    for what, count in written.left_out.items():
+        _line(console, f"left out: {count:,} {what}")
+    check = f"ordnet data check {shlex.quote(f'folder:{out}')}"
+    _line(console, f"next: {check}")
+
+
+def _notes(datasets: Sequence[Dataset], scans: Mapping[str, Scan]) -> list[str]:
+    notes = []
+    for dataset in datasets:
+        found = scans[dataset.split]
+        if found.pixels.any():
+            absent = [name for class_id, name in enumerate(dataset.classes.names) if found.images[class_id] == 0]
+            if absent:
+                notes.append(f"never in {dataset.split}: {', '.join(absent)}")
+        copies = len(found.digests) - len(set(found.digests.values()))
+        if copies:
+            notes.append(f"{copies:,} pictures of {dataset.split} are copies of others in it")
+    return notes
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values[:6])) + (f", … ({len(values)})" if len(values) > 6 else "") or "–"
+
+
+def _line(console: "Console", text: str, style: str | None = None) -> None:
+    """One line, however long: never folded."""
+    console.print(text, style=style, soft_wrap=True)
+
+
+def _table(words: Sequence[str], numbers: Sequence[str]) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for heading in words:
+        table.add_column(heading)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _console() -> "Console":
+    """Prints text as it is: a class may well be called [bold]."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    # a pipe has no width: do not fold tables for it
+    return console if console.is_terminal else Console(width=140, markup=False, highlight=False)

@@ -1,0 +1,36 @@
+"""What may stand after --data, and what opens it."""
+
+from collections.abc import Callable
+
+from ordnet.data import ade20k, camvid, coco_stuff, folder, pascal_context, voc
+from ordnet.data.dataset import Dataset
+from ordnet.errors import OrdnetError
+
+
+def _scenes(path: str | None, split: str) -> Dataset:
+    from ordnet.data import scenes
+
+    return scenes.open_split(path, split)
+
+
+OPENERS: dict[str, Callable[[str | None, str], Dataset]] = {
+    "folder": folder.open_split,
+    "ade20k": ade20k.open_split,
+    "pascal-context": pascal_context.open_split,
+    "pascal-context-60": pascal_context.open_split_60,
+    "coco-stuff": coco_stuff.open_split,
+    "voc": voc.open_split,
+    "camvid": camvid.open_split,
+    "scenes": _scenes,
+}
+
+
+def open_dataset(spec: str, split: str) -> Dataset:
+    """One split of a data set; `spec` is NAME or NAME:PATH."""
+    name, _, path = spec.partition(":")
+    if name not in OPENERS:
+        raise OrdnetError(
+            f"--data {spec}: there is no data set {name!r}; there are {', '.join(OPENERS)}. "
+            "Your own pictures are folder:PATH"
+        )
+    return OPENERS[name](path or None, split)

@@ -1,0 +1,98 @@
+"""classes.txt of the `folder:` layout: names, and on request colours and raw label values."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ordnet.data.class_table import parse_colour
+from ordnet.data.colours import distinct_colours
+from ordnet.data.labels import IGNORE, Classes, Colour, LabelRule
+from ordnet.errors import OrdnetError
+
+_LINE = re.compile(r"(?P<name>.+?)(?:\s+(?P<colour>#[0-9a-fA-F]{6}))?(?:\s+=\s*(?P<raw>\d+))?")
+_IGNORE_NAME = "ignore"
+_LARGEST_RAW = 65535
+
+HELP = """\
+classes.txt has one class per line, in the order of the label values 0, 1, 2, …:
+  sky
+  traffic light
+A line may give the colour that stands for the class in RGB labels, and the raw value if it is not the line's number:
+  road #804080
+  person =255
+The name `ignore` marks colours or values that never count; 255 never counts unless a line names it."""
+
+
+@dataclass(frozen=True)
+class ClassList:
+    classes: Classes
+    rule: LabelRule
+    palette: dict[Colour, int]
+    """Colour → raw value, for labels in RGB; empty where classes.txt gives no colours."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    number: int
+    name: str
+    colour: Colour | None
+    raw: int | None
+
+
+def read_class_list(path: Path) -> ClassList:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise OrdnetError(f"no class names at {path}: write them\n{HELP}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise OrdnetError(f"{path} is not a readable text file: {error}") from None
+    lines = [_parse(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    named = [line for line in lines if line.name != _IGNORE_NAME]
+    if not named:
+        raise OrdnetError(f"{path} names no class\n{HELP}")
+    _check(lines, named, path)
+    values = _raw_values(lines)
+    class_ids = {line: class_id for class_id, line in enumerate(named)}
+    rule = LabelRule({IGNORE: IGNORE} | {values[line]: class_ids.get(line, IGNORE) for line in lines})
+    return ClassList(_classes(named), rule, {line.colour: values[line] for line in lines if line.colour})
+
+
+def _parse(number: int, text: str) -> _Line:
+    match = _LINE.fullmatch(text.strip())
+    assert match is not None  # any text is a name
+    colour, raw = match["colour"], match["raw"]
+    return _Line(number, match["name"], parse_colour(colour) if colour else None, int(raw) if raw else None)
+
+
+def _check(lines: list[_Line], named: list[_Line], path: Path) -> None:
+    for what, values in (
+        ("name", [line.name for line in named]),
+        ("colour", ["#{:02x}{:02x}{:02x}".format(*line.colour) for line in lines if line.colour]),
+        ("value", [f"={line.raw}" for line in lines if line.raw is not None]),
+    ):
+        if twice := [value for value in values if values.count(value) > 1]:
+            raise OrdnetError(f"{path}: the {what} {twice[0]} is there twice\n{HELP}")
+    coloured = [line for line in named if line.colour]
+    if coloured and len(coloured) < len(named):
+        bare = next(line for line in named if not line.colour)
+        raise OrdnetError(f"{path}: line {bare.number}, {bare.name!r}, has no colour but others do: give all or none")
+    # an `ignore` that names only a colour needs no value
+    valued = [line for line in lines if line.raw is not None]
+    if valued and any(line.raw is None for line in named):
+        bare = next(line for line in named if line.raw is None)
+        raise OrdnetError(f"{path}: line {bare.number}, {bare.name!r}, has no =value but others do: give all or none")
+    if valued and max(line.raw or 0 for line in valued) > _LARGEST_RAW:
+        raise OrdnetError(f"{path}: label values go up to {_LARGEST_RAW}")
+
+
+def _classes(named: list[_Line]) -> Classes:
+    colours = tuple(line.colour for line in named if line.colour)
+    return Classes(tuple(line.name for line in named), colours or distinct_colours(len(named)))
+
+
+def _raw_values(lines: list[_Line]) -> dict[_Line, int]:
+    """The lines' own values, or else their places among the lines."""
+    if any(line.raw is not None for line in lines):
+        # an `ignore` of a colour alone: a value that no label file can hold
+        return {line: _LARGEST_RAW + 1 if line.raw is None else line.raw for line in lines}
+    return {line: place for place, line in enumerate(lines)}

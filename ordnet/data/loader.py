@@ -1,0 +1,207 @@
+"""Batches for training, single pictures for evaluation.
+
+The order of an epoch is a pure function of (seed, epoch), a sample of (seed, epoch, index): the same samples come
+whatever the number of workers and processes, and a run can resume at any step.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ordnet.config import DataConfig
+from ordnet.data.augment import MEAN, STD, augment, generator
+from ordnet.data.dataset import Dataset as Split
+from ordnet.data.dataset import read_pair
+from ordnet.errors import OrdnetError
+
+_REPLACEMENTS = 100
+"""So many broken samples in a row end the run even with skip_broken: then the data set is not there at all."""
+
+
+class Batch(NamedTuple):
+    images: Tensor
+    """(B, 3, H, W) uint8 in channels_last memory; `normalise` makes it the network's input."""
+    labels: Tensor
+    """(B, H, W) uint8 class ids."""
+
+
+@dataclass(frozen=True)
+class Example:
+    index: int
+    image: Tensor
+    """(1, 3, H, W) uint8, at the picture's own size."""
+    label: Tensor
+    """(1, H, W) uint8 class ids."""
+
+
+def normalise(images: Tensor) -> Tensor:
+    """8-bit RGB (B, 3, H, W) → float32 with ImageNet's mean 0 and deviation 1, where the images are."""
+    mean = torch.tensor(MEAN, device=images.device).view(3, 1, 1) * 255
+    scale = torch.tensor(STD, device=images.device).view(3, 1, 1) * 255
+    return images.float().sub_(mean).div_(scale)
+
+
+class Batches:
+    """The training batches of one process; workers live from the first epoch to the last."""
+
+    def __init__(
+        self,
+        dataset: Split,
+        settings: DataConfig,
+        *,
+        crop: int,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        """`batch_size` counts over all `world` processes. Each epoch drops what does not fill a last batch."""
+        self.count = min(len(dataset.ids), settings.limit or len(dataset.ids))
+        if batch_size % world:
+            raise OrdnetError(f"a batch of {batch_size} cannot be shared evenly by {world} processes")
+        if self.count < batch_size:
+            limited = f" (data.limit is {settings.limit})" if self.count < len(dataset.ids) else ""
+            raise OrdnetError(
+                f"{dataset.name} has {self.count} samples in its {dataset.split} split{limited}, fewer than one batch "
+                f"of {batch_size}: use a smaller training.batch_size"
+            )
+        self.steps = self.count // batch_size
+        self.broken: Counter[str] = Counter()
+        """With skip_broken: what was wrong with the samples that others stood in for → how often."""
+        self._shares = _Shares(self.count, batch_size, seed, rank, world)
+        samples = _Augmented(dataset, settings, crop, seed, self.count)
+        self._loader: DataLoader[Any] = DataLoader(
+            samples,
+            batch_sampler=self._shares,
+            collate_fn=_stack,
+            **_workers(settings.workers),
+        )
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch from `start_step` on."""
+        self._shares.epoch, self._shares.start = epoch, start_step
+        for images, labels, broken in _guarded(self._loader):
+            self.broken.update(broken)
+            yield Batch(images.permute(0, 3, 1, 2), labels)
+
+
+def order(count: int, seed: int, epoch: int) -> np.ndarray:
+    """All indices below `count`, shuffled."""
+    # the last number keeps this stream apart from those of the samples
+    return np.random.default_rng((seed, epoch, 0, 1)).permutation(count)
+
+
+def examples(
+    dataset: Split, workers: int = 0, *, rank: int = 0, world: int = 1, broken: list[str] | None = None
+) -> Iterator[Example]:
+    """Every picture of the split exactly once over all processes, in order, one at a time.
+
+    A broken sample stops the iteration, or, where a list is given, is left out and its message appended to that.
+    """
+    mine = range(rank, len(dataset.ids), world)
+    loader: DataLoader[Any] = DataLoader(_Whole(dataset), batch_size=None, sampler=mine, **_workers(workers))
+    for index, loaded in zip(mine, _guarded(loader, raising=broken is None), strict=True):
+        if isinstance(loaded, _Failure):
+            assert broken is not None
+            broken.append(loaded.message)
+        else:
+            image, label = loaded
+            yield Example(index, image.permute(2, 0, 1)[None], label[None])
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error on its way out of a worker. Raised there, torch would wrap it into a trace-back."""
+
+    message: str
+
+
+class _Shares(Sampler[list[tuple[int, int]]]):
+    """Which (epoch, index) samples this process reads at each step. Workers learn the epoch from the sample's key."""
+
+    def __init__(self, count: int, batch_size: int, seed: int, rank: int, world: int) -> None:
+        self.epoch = self.start = 0
+        self._count, self._batch, self._seed = count, batch_size, seed
+        share = batch_size // world
+        self._mine = slice(rank * share, (rank + 1) * share)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        indices = order(self._count, self._seed, self.epoch)
+        for step in range(self.start, self._count // self._batch):
+            batch = indices[step * self._batch : (step + 1) * self._batch]
+            yield [(self.epoch, int(index)) for index in batch[self._mine]]
+
+
+class _Augmented(Dataset[Any]):
+    """(epoch, index) → augmented image, label, and the messages of broken samples it stands in for."""
+
+    def __init__(self, dataset: Split, settings: DataConfig, crop: int, seed: int, count: int) -> None:
+        self._dataset, self._settings, self._crop, self._seed, self._count = dataset, settings, crop, seed, count
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, list[str]] | _Failure:
+        epoch, index = key
+        broken: list[str] = []
+        for attempt in range(_REPLACEMENTS):
+            try:
+                image, label = read_pair(self._dataset, index)
+            except OrdnetError as error:
+                if not self._settings.skip_broken:
+                    return _Failure(str(error))
+                broken.append(str(error))
+                # another sample, the same one in every run; attempt + 2 keeps off the streams above
+                index = int(np.random.default_rng((self._seed, epoch, key[1], attempt + 2)).integers(self._count))
+                continue
+            rng = generator(self._seed, epoch, key[1])
+            return *augment(image, label, rng, self._crop, self._settings), broken
+        return _Failure(f"{_REPLACEMENTS} broken samples in a row; the last: {broken[-1]}")
+
+
+class _Whole(Dataset[Any]):
+    def __init__(self, dataset: Split) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor] | _Failure:
+        try:
+            image, label = read_pair(self._dataset, index)
+        except OrdnetError as error:
+            return _Failure(str(error))
+        return torch.from_numpy(np.array(image)), torch.from_numpy(np.array(label))
+
+
+def _stack(samples: list[Any]) -> tuple[Tensor, Tensor, list[str]] | _Failure:
+    for sample in samples:
+        if isinstance(sample, _Failure):
+            return sample
+    images, labels, broken = zip(*samples, strict=True)
+    return torch.from_numpy(np.stack(images)), torch.from_numpy(np.stack(labels)), [m for ms in broken for m in ms]
+
+
+def _workers(count: int) -> dict[str, Any]:
+    """DataLoader's arguments about worker processes."""
+    pinned = torch.cuda.is_available()
+    return {"num_workers": count, "persistent_workers": count > 0, "pin_memory": pinned}
+
+
+def _guarded(loader: DataLoader[Any], raising: bool = True) -> Iterator[Any]:
+    """What the loader yields. A failure becomes an error with its own message, a dead worker an error, not a wait."""
+    batches = iter(loader)
+    while True:
+        try:
+            loaded = next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise OrdnetError(
+                f"a loading process died, most likely for lack of memory; try fewer data.workers ({error})"
+            ) from None
+        if raising and isinstance(loaded, _Failure):
+            raise OrdnetError(loaded.message)
+        yield loaded

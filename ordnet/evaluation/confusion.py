@@ -1,0 +1,140 @@
+"""One confusion matrix over a whole set; every figure derives from it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ordnet.data.labels import IGNORE
+from ordnet.errors import OrdnetError
+
+_IDS = 256
+"""A label or prediction is one byte."""
+
+
+class Confusion:
+    """Counts of (truth, prediction) pairs. Adding images costs one count per pixel and no memory."""
+
+    matrix: NDArray[np.int64]
+    """(K, K): rows are the truth, columns the prediction."""
+
+    def __init__(self, classes: int, matrix: NDArray[np.int64] | None = None) -> None:
+        if not 0 < classes <= IGNORE:
+            raise OrdnetError(f"a confusion matrix has between 1 and {IGNORE} classes, not {classes}")
+        self.matrix = np.zeros((classes, classes), dtype=np.int64) if matrix is None else matrix
+        if self.matrix.shape != (classes, classes):
+            raise OrdnetError(f"a confusion matrix of shape {self.matrix.shape} does not hold {classes} classes")
+
+    @property
+    def classes(self) -> int:
+        return len(self.matrix)
+
+    def add(self, labels: Any, predictions: Any) -> None:
+        """Count one or more label maps against their predictions: integer arrays or tensors of the same shape.
+
+        Where the label is IGNORE nothing counts, whatever was predicted there.
+        """
+        truth, guess = _bytes(labels, "labels"), _bytes(predictions, "predictions")
+        if truth.shape != guess.shape:
+            raise OrdnetError(
+                f"labels of shape {truth.shape} and predictions of shape {guess.shape}: expected the same"
+            )
+        # void is a row like any other until it is cut off: far faster than masking the pixels
+        pairs = truth.astype(np.uint16) << 8
+        pairs |= guess
+        counts = np.bincount(pairs.ravel(), minlength=_IDS * _IDS).reshape(_IDS, _IDS)[:IGNORE]
+        self._refuse(counts.sum(1), "labels", f", or {IGNORE} where nothing counts")
+        self._refuse(counts.sum(0), "predictions", "")
+        self.matrix += counts[: self.classes, : self.classes]
+
+    def _refuse(self, counts: NDArray[np.int64], what: str, also: str) -> None:
+        """`counts` of each id must be 0 beyond the classes."""
+        outside = self.classes + np.flatnonzero(counts[self.classes :])
+        if len(outside):
+            found = ", ".join(f"{value} ({counts[value]:,} pixels)" for value in outside[:8])
+            raise OrdnetError(f"{what} outside the classes: {found}; expected 0…{self.classes - 1}{also}")
+
+    def __add__(self, other: "Confusion") -> "Confusion":
+        if self.classes != other.classes:
+            raise OrdnetError(f"confusion matrices of {self.classes} and {other.classes} classes cannot be added")
+        return Confusion(self.classes, self.matrix + other.matrix)
+
+    def iou(self) -> NDArray[np.float64]:
+        """(K,) intersection over union, 0 to 1; NaN for a class that is neither in the truth nor predicted."""
+        right = np.diagonal(self.matrix)
+        return _ratio(right, self.matrix.sum(0) + self.matrix.sum(1) - right)
+
+    def accuracy(self) -> NDArray[np.float64]:
+        """(K,) part of each class's own pixels that is right, 0 to 1; NaN for a class that the truth does not have."""
+        return _ratio(np.diagonal(self.matrix), self.matrix.sum(1))
+
+    def miou(self, absent_as_zero: bool = False) -> float:
+        """Mean IoU over the classes that occur. EncNet's rule counts the others too, as 0. NaN if nothing was added."""
+        iou = self.iou()
+        return _mean(np.nan_to_num(iou) if absent_as_zero and self.matrix.any() else iou)
+
+    def miou_by(self, groups: Sequence[str]) -> dict[str, float]:
+        """Group → mean IoU over its classes that occur; `groups` names each class's, in class id order."""
+        if len(groups) != self.classes:
+            raise OrdnetError(f"{len(groups)} group names for {self.classes} classes: give each class one")
+        iou = self.iou()
+        return {name: _mean(iou[[group == name for group in groups]]) for name in dict.fromkeys(groups)}
+
+    def pixel_accuracy(self) -> float:
+        """Part of the pixels that count that is right, 0 to 1; NaN if there are none."""
+        return float(_ratio(np.trace(self.matrix), self.matrix.sum()))
+
+    def mean_accuracy(self) -> float:
+        """Mean of `accuracy` over the classes that the truth has."""
+        return _mean(self.accuracy())
+
+    def final_score(self) -> float:
+        """ADE20K's: the mean of pixel accuracy and mean IoU."""
+        return (self.pixel_accuracy() + self.miou()) / 2
+
+
+def pascal_context_figures(confusion: Confusion, background: int = 0) -> dict[str, float]:
+    """What papers call PASCAL-Context mIoU, each under its own name.
+
+    `miou_59`: the 59 classes, background pixels left out. `miou_59_times_59_60`: the "60 classes with background" of
+    EncNet's lineage, which counts background as always wrong and measures nothing new. `miou_60`: the true 60-class
+    figure, only for a model that predicts background: 60 classes, of which `background` is the id.
+    """
+    if confusion.classes not in (59, 60):
+        raise OrdnetError(f"PASCAL-Context has 59 classes, or 60 with background, not {confusion.classes}")
+    figures = {}
+    without = confusion
+    if confusion.classes == 60:
+        # background becomes void in the truth; predicted on a thing it is still a miss
+        matrix = confusion.matrix.copy()
+        matrix[background] = 0
+        without = Confusion(60, matrix)
+        figures["miou_60"] = confusion.miou()
+    iou = without.iou()
+    miou_59 = _mean(np.delete(iou, background) if confusion.classes == 60 else iou)
+    return {"miou_59": miou_59, "miou_59_times_59_60": miou_59 * 59 / 60, **figures}
+
+
+def _bytes(values: Any, what: str) -> NDArray[np.uint8]:
+    """As uint8, from an array or a tensor on any device; a value that does not fit is an error, never wrapped round."""
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if array.dtype == np.uint8:
+        return array
+    if not np.issubdtype(array.dtype, np.integer):
+        raise OrdnetError(f"{what} of type {array.dtype}: expected integers")
+    if array.size and (array.min() < 0 or array.max() >= _IDS):
+        raise OrdnetError(f"{what} lie between {array.min()} and {array.max()}: expected 0…{_IDS - 1}")
+    return array.astype(np.uint8)
+
+
+def _ratio(part: Any, whole: Any) -> NDArray[np.float64]:
+    """Part / whole, NaN where the whole is 0."""
+    whole = np.asarray(whole, dtype=np.float64)
+    return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Over the values that are numbers; NaN if none is."""
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else float("nan")

@@ -1,0 +1,83 @@
+"""What the network is trained to lower: cross-entropy and Lovász-softmax, and cross-entropy on the auxiliary scores.
+
+A batch may be spread over processes and accumulation steps. Each of them sees a micro-batch and returns its part of the
+batch's loss: the parts' sum is the loss, and the sum of their gradients its gradient. (Where processes average their
+gradients, as DistributedDataParallel does, multiply each part by the number of processes.)
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ordnet.config import TrainingConfig
+from ordnet.data.labels import IGNORE
+from ordnet.errors import OrdnetError
+from ordnet.training.lovasz import lovasz_softmax
+
+
+def total_loss(
+    scores: Tensor,
+    auxiliary: Tensor | None,
+    labels: Tensor,
+    settings: TrainingConfig,
+    pixels: Tensor | float,
+    share: float = 1.0,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """This micro-batch's part of the batch's loss, and what it consists of.
+
+    scores and auxiliary scores (B, K, H, W), labels (B, H, W). `pixels` is `count_pixels` summed over all micro-batches
+    of the batch, so that cross-entropy does not depend on how the batch was split. `share` is the part of the batch's
+    samples that are here. It weighs the Lovász loss, which compares all pixels with each other and so can only be taken
+    per micro-batch: the larger the micro-batch, the closer to the loss of the whole batch.
+
+    The parts (`cross_entropy`, `lovasz`, `auxiliary`) carry no gradient and are not yet weighted by the settings; one
+    whose weight is 0 is not computed. Without any pixel that counts all is zero, and so is the gradient.
+    """
+    losses: dict[str, tuple[float, Tensor]] = {}
+    if settings.cross_entropy > 0:
+        loss = cross_entropy(scores, labels, pixels, settings.class_weights)
+        losses["cross_entropy"] = settings.cross_entropy, loss
+    if settings.lovasz > 0:
+        loss = share * lovasz_softmax(scores, labels, per_image=settings.lovasz_per_image)
+        losses["lovasz"] = settings.lovasz, loss
+    if auxiliary is not None and settings.auxiliary > 0:
+        loss = cross_entropy(auxiliary, labels, pixels, settings.class_weights)
+        losses["auxiliary"] = settings.auxiliary, loss
+    if not losses.keys() & {"cross_entropy", "lovasz"}:
+        raise OrdnetError("training.cross_entropy and training.lovasz are both 0: give one of them a weight")
+    total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
+    return total, {name: loss.detach() for name, (_, loss) in losses.items()}
+
+
+def cross_entropy(
+    scores: Tensor, labels: Tensor, pixels: Tensor | float, class_weights: tuple[float, ...] | None = None
+) -> Tensor:
+    """Summed over the pixels that count and divided by `pixels`; zero where `pixels` is. At least in float32."""
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    weights = None
+    if class_weights is not None:
+        weights = _weights(class_weights, scores.shape[1], scores)
+    loss = functional.cross_entropy(scores, labels.long(), weights, ignore_index=IGNORE, reduction="sum")
+    pixels = torch.as_tensor(pixels, dtype=scores.dtype, device=scores.device)
+    return loss / torch.where(pixels > 0, pixels, 1)
+
+
+def count_pixels(labels: Tensor, class_weights: tuple[float, ...] | None = None) -> float:
+    """What these labels' cross-entropy is divided by: the pixels that count, each by its class's weight if given.
+
+    To be added up over all micro-batches and processes.
+    """
+    counted = labels[labels != IGNORE]
+    if class_weights is None:
+        return float(counted.numel())
+    pixels = torch.bincount(counted.long(), minlength=len(class_weights)).cpu().double()
+    return float((pixels * _weights(class_weights, len(pixels), pixels)).sum())
+
+
+def _weights(class_weights: tuple[float, ...], classes: int, like: Tensor) -> Tensor:
+    if len(class_weights) != classes or min(class_weights) < 0:
+        raise OrdnetError(
+            f"training.class_weights has {len(class_weights)} values, the least {min(class_weights, default=0)}: "
+            f"expected {classes}, one per class, none below 0"
+        )
+    return torch.tensor(class_weights, dtype=like.dtype, device=like.device)

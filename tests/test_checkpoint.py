@@ -1,0 +1,121 @@
+"""Checkpoints that are cut short, foreign, or damaged are named as such; nothing of them is run."""
+
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+import ordnet
+from ordnet.errors import OrdnetError
+from ordnet.model import checkpoint
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    path = tmp_path_factory.mktemp("good") / "good.safetensors"
+    net = ordnet.build("ordnet", classes=2, backbone="tiny")
+    checkpoint.save(path, net, ("a", "b"), ((0, 0, 0), (1, 1, 1)))
+    return path
+
+
+def rewritten(good, path, metadata=None, change=None):
+    from safetensors import safe_open
+
+    with safe_open(good, "pt") as file:
+        kept = file.metadata()
+    tensors = load_file(good)
+    if change:
+        change(tensors)
+    save_file(tensors, path, {**kept, **(metadata or {})})
+    return path
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_truncated_anywhere(good, tmp_path_factory, data):
+    content = good.read_bytes()
+    cut = data.draw(st.one_of(st.integers(0, 3000), st.integers(0, len(content) - 1)))
+    path = tmp_path_factory.mktemp("cut") / "cut.safetensors"
+    path.write_bytes(content[:cut])
+    with pytest.raises(OrdnetError, match="cut short"):
+        checkpoint.load(path)
+
+
+def test_missing(tmp_path):
+    with pytest.raises(OrdnetError, match="no checkpoint at"):
+        checkpoint.load(tmp_path / "none.safetensors")
+
+
+def test_foreign_safetensors(tmp_path):
+    path = tmp_path / "backbone.safetensors"
+    save_file({"conv1.weight": torch.zeros(1)}, path)
+    with pytest.raises(OrdnetError, match=r"no ordnet checkpoint.*model\.weights"):
+        checkpoint.load(path)
+
+
+def test_pickles_are_never_run(tmp_path):
+    ran = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(ran), "w"))
+
+    path = tmp_path / "evil.safetensors"
+    path.write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(OrdnetError, match="no ordnet checkpoint"):
+        checkpoint.load(path)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"ordnet": "{"}, "no ordnet checkpoint"),
+        ({"ordnet": "[]"}, "settings are damaged"),
+        ({"ordnet": '{"model": {}, "classes": ["a", "b"], "colours": [[0, 0, 0]]}'}, "2 classes, 1 colours"),
+        ({"ordnet": '{"model": {"variant": "x"}, "classes": ["a"], "colours": [[0, 0, 0]]}'}, "no variant 'x'"),
+        (
+            {"ordnet": '{"model": {"backbone": "tiny", "neck": 9}, "classes": ["a"], "colours": [[0, 0, 0]]}'},
+            "weights do not fit its settings",
+        ),
+    ],
+)
+def test_damaged_settings(good, tmp_path, metadata, message):
+    path = rewritten(good, tmp_path / "damaged.safetensors", metadata)
+    with pytest.raises(OrdnetError, match=message):
+        checkpoint.load(path)
+
+
+def test_missing_and_additional_tensors(good, tmp_path):
+    for change in (lambda t: t.pop("head.4.bias"), lambda t: t.update(extra=torch.zeros(1))):
+        path = rewritten(good, tmp_path / "other.safetensors", change=change)
+        with pytest.raises(OrdnetError, match="weights do not fit its settings"):
+            checkpoint.load(path)
+
+
+def test_half_precision_files_load_as_float32(good, tmp_path):
+    def halve(tensors):
+        for key, tensor in tensors.items():
+            tensors[key] = tensor.half() if tensor.is_floating_point() else tensor
+
+    net = checkpoint.load(rewritten(good, tmp_path / "half.safetensors", change=halve)).net
+    assert {p.dtype for p in net.parameters()} == {torch.float32}
+
+
+def test_a_failed_write_leaves_the_old_file(good, tmp_path, monkeypatch):
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(good.read_bytes())
+    net = checkpoint.load(path).net
+
+    def fail(tensors, temporary, metadata):
+        temporary.write_bytes(b"half a file")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", fail)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(path, net, ("a", "b"), ((0, 0, 0), (1, 1, 1)))
+    assert path.read_bytes() == good.read_bytes()
+    assert [p.name for p in tmp_path.iterdir()] == ["net.safetensors"]

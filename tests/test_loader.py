@@ -1,0 +1,181 @@
+"""Loading: the same samples whatever reads them, resumable anywhere, and nothing hangs on bad input."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ordnet.bench import loader as bench
+from ordnet.config import DataConfig
+from ordnet.data.augment import MEAN, STD
+from ordnet.data.labels import Classes, identity_rule
+from ordnet.data.loader import Batches, examples, normalise, order
+from ordnet.errors import OrdnetError
+
+
+class Numbered:
+    """Picture i is filled with colour i and class i; some are broken, some kill their process."""
+
+    name, split = "numbered", "train"
+    classes = Classes(tuple(f"c{i}" for i in range(100)), tuple((i, i, i) for i in range(100)))
+    rule = identity_rule(100)
+
+    def __init__(self, count, broken=(), deadly=()):
+        self.ids = [str(i) for i in range(count)]
+        self.broken, self.deadly = broken, deadly
+
+    def image(self, index):
+        if index in self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index in self.broken:
+            raise OrdnetError(f"picture-{index}.jpg is cut off")
+        return Image.new("RGB", (8 + index % 3, 6), (index, index, index))
+
+    def label(self, index):
+        return np.full((6, 8 + index % 3), index, np.uint8)
+
+    def files(self, index):
+        return f"picture-{index}.jpg", f"label-{index}.png"
+
+
+def batches(dataset, batch_size=4, seed=3, rank=0, world=1, crop=5, **settings):
+    config = DataConfig(**{"workers": 0, **settings})
+    return Batches(dataset, config, crop=crop, batch_size=batch_size, seed=seed, rank=rank, world=world)
+
+
+def seen(loader, epoch=0, start_step=0):
+    """The indices of each batch; class ids and colours must agree."""
+    steps = []
+    for images, labels in loader.epoch(epoch, start_step):
+        assert images.shape == (len(labels), 3, 5, 5) and images.dtype == labels.dtype == torch.uint8
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert (images[:, 0, 0, 0] == labels[:, 0, 0]).all()
+        steps.append(labels[:, 0, 0].tolist())
+    return steps
+
+
+def flat(steps):
+    return [index for step in steps for index in step]
+
+
+def test_an_epoch_is_every_sample_once_but_for_the_incomplete_batch():
+    loader = batches(Numbered(23))
+    steps = seen(loader)
+    assert len(steps) == loader.steps == 5
+    indices = flat(steps)
+    assert indices == order(23, 3, 0)[:20].tolist()
+    assert len(set(indices)) == 20
+    assert indices != flat(seen(loader, epoch=1))
+    assert indices != flat(seen(batches(Numbered(23), seed=4)))
+
+
+def test_workers_change_nothing_and_live_on():
+    alone, helped = batches(Numbered(17)), batches(Numbered(17), workers=2)
+    for epoch in (0, 1, 5):
+        for (a, b), (c, d) in zip(alone.epoch(epoch), helped.epoch(epoch), strict=True):
+            assert torch.equal(a, c) and torch.equal(b, d)
+
+
+def test_a_run_resumes_at_any_step():
+    loader = batches(Numbered(20), workers=2)
+    whole = seen(loader, epoch=2)
+    for start in range(6):
+        assert seen(loader, epoch=2, start_step=start) == whole[start:]
+
+
+def test_leaving_an_epoch_early_does_not_disturb_the_next():
+    loader = batches(Numbered(40), workers=2)
+    expected = seen(loader, epoch=1)
+    for _ in loader.epoch(0):
+        break
+    assert seen(loader, epoch=1) == expected
+
+
+def test_processes_share_each_batch():
+    whole = seen(batches(Numbered(23)))
+    shares = [seen(batches(Numbered(23), rank=rank, world=2)) for rank in (0, 1)]
+    assert [left + right for left, right in zip(*shares, strict=True)] == whole
+
+
+def test_a_limit_takes_the_first_samples():
+    assert set(flat(seen(batches(Numbered(50), limit=9)))) <= set(range(9))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 30}, r"23 samples .* batch of 30: use a smaller training.batch_size"),
+        ({"limit": 3}, r"3 samples .*data.limit is 3"),
+        ({"batch_size": 5, "world": 2}, "5 cannot be shared evenly by 2"),
+    ],
+)
+def test_what_cannot_be_a_batch_is_refused(arguments, message):
+    with pytest.raises(OrdnetError, match=message):
+        batches(Numbered(23), **arguments)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_sample_stops_with_its_own_message(workers):
+    with pytest.raises(OrdnetError) as caught:
+        seen(batches(Numbered(20, broken=(7,)), workers=workers))
+    assert str(caught.value) == "picture-7.jpg is cut off"
+    with pytest.raises(OrdnetError, match=r"^picture-7.jpg is cut off$"):
+        list(examples(Numbered(20, broken=(7,)), workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_samples_are_replaced_and_counted(workers):
+    loader = batches(Numbered(20, broken=(7, 8)), workers=workers, skip_broken=True)
+    steps = seen(loader)
+    clean = seen(batches(Numbered(20)))
+    assert [len(step) for step in steps] == [4] * 5
+    assert {"picture-7.jpg is cut off", "picture-8.jpg is cut off"} == set(loader.broken)
+    for step, expected in zip(steps, clean, strict=True):
+        for index, wanted in zip(step, expected, strict=True):
+            assert index == wanted if wanted not in (7, 8) else index not in (7, 8)
+    assert steps == seen(batches(Numbered(20, broken=(7, 8)), skip_broken=True))
+
+
+def test_a_data_set_of_broken_samples_ends():
+    with pytest.raises(OrdnetError, match="broken samples in a row"):
+        seen(batches(Numbered(8, broken=range(8)), skip_broken=True))
+
+
+def test_a_dead_worker_is_an_error_and_not_a_wait():
+    with pytest.raises(OrdnetError, match="loading process died"):
+        seen(batches(Numbered(20, deadly=(5,)), workers=2))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("world", [1, 3])
+def test_evaluation_covers_every_picture_once(workers, world):
+    indices = []
+    for rank in range(world):
+        for example in examples(Numbered(11), workers, rank=rank, world=world):
+            width = 8 + example.index % 3
+            assert example.image.shape == (1, 3, 6, width) and example.label.shape == (1, 6, width)
+            assert (example.image == example.index).all() and (example.label == example.index).all()
+            indices.append(example.index)
+    assert sorted(indices) == list(range(11))
+
+
+def test_evaluation_leaves_broken_pictures_out_on_request():
+    broken = []
+    left = [example.index for example in examples(Numbered(5, broken=(1, 3)), broken=broken)]
+    assert left == [0, 2, 4]
+    assert broken == ["picture-1.jpg is cut off", "picture-3.jpg is cut off"]
+
+
+def test_normalising_is_the_textbook_formula():
+    images = torch.randint(0, 256, (2, 3, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    expected = (images.double() / 255 - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    assert torch.allclose(normalise(images).double(), expected, atol=1e-5)
+
+
+def test_the_benchmark_compares_equal_work():
+    rows = bench.run("scenes", crop=48, images=3, repeats=1)
+    assert len(rows) == 2 and rows[0].ratio == 1
+    assert all(row.extra["images_per_second"] > 0 for row in rows)

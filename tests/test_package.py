@@ -1,0 +1,128 @@
+"""The package as a whole: who imports whom, what is public, how fast the command line answers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ordnet
+from ordnet.config import Settings, override, parse
+from ordnet.errors import OrdnetError
+
+PACKAGE = Path(ordnet.__file__).parent
+# Each part may import the parts that stand in a later row, and itself.
+LAYERS = [
+    {"__main__"},
+    {"commands", "serve"},
+    {"study", "bench"},
+    {"training", "recipes"},
+    {"evaluation"},
+    {"inference"},
+    {"data", "model", "picture"},
+    {"config"},
+    {"errors", "files", "lazy", "__init__"},
+]
+ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports(path: Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "ordnet":
+                yield from (f"ordnet.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def test_imports_point_down_only():
+    upward = []
+    for path in PACKAGE.rglob("*.py"):
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue  # the public names, all imported on first use
+        for module in imports(path):
+            if module.split(".")[0] == "ordnet" and (other := part_of(module)) != own:
+                assert other in ROW, f"{path}: {other} has no layer yet"
+                if ROW[other] <= ROW[own]:
+                    upward.append(f"{path.relative_to(PACKAGE)} imports {module}")
+    assert not upward
+
+
+def test_every_part_has_a_layer():
+    parts = {p.name.removesuffix(".py") for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert parts <= set(ROW)
+
+
+def test_public_names():
+    assert sorted(ordnet.__all__) == ["OmniRange", "backbones", "build", "variants"]
+    for name in ordnet.__all__:
+        assert callable(getattr(ordnet, name))
+    with pytest.raises(AttributeError, match="it offers"):
+        _ = ordnet.nonsense
+
+
+def run_isolated(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_help_and_import_stay_light():
+    heavy = "['torch', 'numpy', 'pydantic', 'matplotlib', 'PIL', 'scipy']"
+    code = (
+        "import sys; import ordnet\n"
+        "try:\n import ordnet.commands as c; c.app(['--help'])\n"
+        f"except SystemExit: pass\nprint([m for m in {heavy} if m in sys.modules])"
+    )
+    shown = run_isolated(code)
+    assert shown.splitlines()[-1] == "[]"
+    assert "bench" in shown
+
+
+def test_parts_are_reached_through_the_package():
+    code = "import ordnet; print(ordnet.model.omni_range.OmniRange is ordnet.OmniRange)"
+    assert run_isolated(code).strip() == "True"
+
+
+COMMANDS = ["bench", "data"]
+
+
+def test_help_lists_the_commands_that_exist():
+    shown = run_isolated("import ordnet.commands as c; c.app(['--help'], standalone_mode=False)")
+    assert sorted(line.split()[0] for line in shown.split("Commands:")[1].splitlines() if line.strip()) == COMMANDS
+    assert all((PACKAGE / "commands" / f"{name}.py").exists() for name in COMMANDS)
+
+
+def test_user_errors_have_no_traceback():
+    command = [sys.executable, "-m", "ordnet", "bench", "block", "--size", "seven"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "CHANNELSxHEIGHTxWIDTH" in done.stderr
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(OrdnetError, match=r"training.epoch: there is no such setting; there are epochs"):
+        parse({"training": {"epoch": 3}}, "file")
+    with pytest.raises(OrdnetError, match=r"--set training.epoch=3: expected section.key=value; there are epochs"):
+        override(Settings(), ["training.epoch=3"])
+    with pytest.raises(OrdnetError, match=r"training.epochs: .* got -1"):
+        override(Settings(), ["training.epochs=-1"])
+
+
+def test_settings_round_trip_and_override():
+    changed = override(
+        Settings(), ["training.rate=1e-3", "model.branches=[long]", "model.weights=a.safetensors", "data.limit=null"]
+    )
+    assert changed.training.rate == 1e-3
+    assert changed.model.branches == ("long",)
+    import yaml
+
+    assert parse(yaml.safe_load(changed.to_yaml()), "x") == changed
