@@ -87,6 +87,10 @@ class TrainingConfig(Section):
     compile: bool = False
     ema: float | None = Field(default=None, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
+    save_minutes: float = Field(default=5.0, gt=0)
+    """A state to resume from is saved at least this often, and after every epoch."""
+    tensorboard: bool = False
+    """Curves for TensorBoard too (needs the extra `log`)."""
 
 
 class EvaluationConfig(Section):

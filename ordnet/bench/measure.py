@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ordnet.errors import OrdnetError
@@ -51,14 +52,14 @@ def _timing(seconds: list[float]) -> Timing:
 
 def progress() -> Progress:
     """On standard error, gone when done, silent where there is no terminal."""
-    from rich.console import Console
-
+    console = Console(stderr=True)
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.completed}/{task.total} {task.description}"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 

@@ -210,6 +210,7 @@ def _choose(dataset: "Dataset", n: int | None, usual: int, seed: int) -> list[in
 def _sheet(dataset: "Dataset", chosen: Sequence[int], seed: int, crop: int) -> "Image.Image":
     import numpy as np
 
+    from ordnet.bench.measure import progress
     from ordnet.config import DataConfig
     from ordnet.data.augment import augment, generator
     from ordnet.data.dataset import read_pair
@@ -218,10 +219,11 @@ def _sheet(dataset: "Dataset", chosen: Sequence[int], seed: int, crop: int) -> "
 
     tiles: list[np.ndarray] = []
     seen: set[int] = set()
-    for index in chosen:
-        image, label = augment(*read_pair(dataset, index), generator(seed, 0, index), crop, DataConfig())
-        tiles.append(overlay(image, label, dataset.classes.colours))
-        seen.update(np.unique(label).tolist())
+    with progress() as bar:
+        for index in bar.track(chosen, description="samples"):
+            image, label = augment(*read_pair(dataset, index), generator(seed, 0, index), crop, DataConfig())
+            tiles.append(overlay(image, label, dataset.classes.colours))
+            seen.update(np.unique(label).tolist())
     names, colours = dataset.classes.names, dataset.classes.colours
     key = [(names[c], colours[c]) for c in range(len(names)) if c in seen]
     if any(class_id >= len(names) for class_id in seen):

@@ -93,9 +93,9 @@ def write_folder(
     if not background:
         pictures = [picture for picture in pictures if picture.shapes]
         left_out["pictures without any shape"] += len(found.pictures) - len(pictures)
-    names = class_names(found.names, background)
     problems = [*found.problems, *_twice(pictures)]
     _refuse(problems)
+    names = class_names(found.names, background)
     with _new_folder(out) as folder:
         for picture in pictures:
             try:

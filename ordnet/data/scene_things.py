@@ -1,11 +1,16 @@
 """What stands on the grounds of a generated scene: vehicles, trees, houses, clouds."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ordnet.data.scene_canvas import Canvas, Texture, Vector, block, disc, planes, wedge
 
 VEHICLE_HEIGHT, VEHICLE_WIDTH = 17, 24
 TREE_HEIGHT, TREE_HALF_WIDTH = 30, 12
+
+Tree = Callable[[Canvas, float, float, int], None]
+"""A way to paint a tree by its bottom, middle and class."""
 
 _PAINTS: tuple[Vector, ...] = ((206, 62, 56), (240, 140, 40), (124, 78, 168), (236, 196, 52), (214, 84, 140))
 _WALLS: tuple[Vector, ...] = ((172, 84, 68), (204, 146, 84), (126, 108, 132), (150, 96, 84), (188, 118, 92))
@@ -61,7 +66,7 @@ def _frond(canvas: Canvas, root_y: float, root_x: float, reach: float, drop: flo
     def shape(y: np.ndarray, x: np.ndarray) -> np.ndarray:
         along = (x - middle_x) * cos + (y - middle_y) * sin
         across = (y - middle_y) * cos - (x - middle_x) * sin
-        return np.hypot(along, across * 2) - 6
+        return np.hypot(along, across * 2.2) - 6
 
     shade = 1.0 - 0.03 * drop
     colour = (_FRONDS[0] * shade, _FRONDS[1] * shade, _FRONDS[2] * shade)

@@ -115,7 +115,7 @@ def draw(stream: int, index: int, size: int = SIDE, *, kinds: Kinds | None = Non
     _vehicle_quarter(canvas, kinds.left, False, parts[1])
     _vehicle_quarter(canvas, kinds.right, True, parts[2])
     _paths(canvas, parts[3])
-    tone = light.uniform(0.92, 1.06) * light.uniform(0.97, 1.03, 3)
+    tone = light.uniform(0.95, 1.04) * light.uniform(0.99, 1.01, 3)
     image = np.clip(canvas.image * planes(tone) + 0.5, 0, 255).astype(np.uint8)
     return np.ascontiguousarray(image.transpose(1, 2, 0)), canvas.label
 
@@ -143,13 +143,16 @@ def _far_half(canvas: Canvas, kinds: Kinds, rng: np.random.Generator) -> None:
     for slot in rng.permutation(5)[: rng.integers(2, 5)]:
         things.house(canvas, horizon + rng.uniform(3, 6), 2 + 25 * slot + rng.uniform(0, 3), BUILDING, rng)
     tree = (things.palm, things.pine)[kinds.pale]
-    places = np.array((88, 101.5, 115, 94.5, 108.5)) + rng.uniform(-1, 1, 5)
-    # the last two stand in front of the others
-    for place, bottom in zip(places, (*rng.uniform(45, 49, 3), *rng.uniform(58, 61, 2)), strict=True):
-        middle = SIDE - place if mirrored else place
-        planter = (bottom - 3, middle - 12, bottom + 3, middle + 12)
-        canvas.paint(ground.disc(bottom, middle, 10, 4), ground.pavement, PAVEMENT, planter)
-        tree(canvas, bottom, middle, PALM + kinds.pale)
+    _grove(canvas, tree, PALM + kinds.pale, mirrored, rng)
+
+
+def _grove(canvas: Canvas, tree: things.Tree, class_id: int, mirrored: bool, rng: np.random.Generator) -> None:
+    """Four trees on a paved island, the last two in front of the others."""
+    island = SIDE - 102 if mirrored else 102
+    canvas.paint(ground.disc(55, island, 25, 3.4), ground.pavement, PAVEMENT, (46, island - 26, HALF, island + 26))
+    places = np.array((94, 111, 88.5, 103)) + rng.uniform(-1, 1, 4)
+    for place, bottom in zip(places, (*rng.uniform(49, 52, 2), *rng.uniform(57, 60, 2)), strict=True):
+        tree(canvas, bottom, SIDE - place if mirrored else place, class_id)
 
 
 def _vehicle_quarter(canvas: Canvas, kind: int, on_right: bool, rng: np.random.Generator) -> None:

@@ -47,7 +47,12 @@ class ChannelSelection(nn.Module):
         self.select = nn.ModuleList(nn.Linear(hidden, channels) for _ in range(branches))
 
     def forward(self, *z: Tensor) -> Tensor:
-        mean = torch.stack([branch.mean(dim=(2, 3)) for branch in z]).sum(dim=0)  # (B, C)
+        return self.weighed(self.weights(torch.stack([branch.mean(dim=(2, 3)) for branch in z]).sum(dim=0)), *z)
+
+    def weights(self, mean: Tensor) -> Tensor:
+        """The global mean of the branches' sum (B, C) → one weight per branch and channel (branches, B, C)."""
         hidden = self.squeeze(mean)
-        weights = torch.stack([select(hidden) for select in self.select]).softmax(dim=0)  # (branches, B, C)
+        return torch.stack([select(hidden) for select in self.select]).softmax(dim=0)
+
+    def weighed(self, weights: Tensor, *z: Tensor) -> Tensor:
         return sum((weights[i, :, :, None, None] * branch for i, branch in enumerate(z)), torch.zeros_like(z[0]))

@@ -28,12 +28,12 @@ class LongRange(nn.Module):
             return y
         # attention-out: the column of position i holds what i contributes to each query (Eq. 5); attention-in: its row
         sums = attn.sum(dim=1 if self.gate == "out" else 2)
-        return y * self._normalised(sums).unflatten(1, x.shape[2:]).unsqueeze(1)
+        return y * self._normalised(self._scaled(sums, sums.shape[1])).unflatten(1, x.shape[2:]).unsqueeze(1)
 
     def gate_map(self, x: Tensor) -> Tensor:
         """Attn_g of softmax similarity (B, 1, H, W), without the map."""
         sums = self.attention.softmax_column_sums(x)
-        return self._normalised(sums).unflatten(1, x.shape[2:]).unsqueeze(1)
+        return self._normalised(self._scaled(sums, sums.shape[1])).unflatten(1, x.shape[2:]).unsqueeze(1)
 
     def _probe(self, sums: Sums, columns: slice) -> tuple[Tensor, Tensor]:
         """Vector u (B, C) and number c (B, 1) with u · x_i + c = the row or column sum at position i.
@@ -50,18 +50,28 @@ class LongRange(nn.Module):
             layer = query
         return s @ matrix(layer), (s @ wide(bias_of(layer))).unsqueeze(1)
 
-    def factored_gate(self, x: Tensor, sums: Sums, columns: slice) -> Tensor:
-        """Attn_g (B, 1, H, W) of dot-product similarity at the positions of x (B, C, H, W)."""
-        return self._normalised(self.gate_logits(x, sums, columns)).unflatten(1, x.shape[2:]).unsqueeze(1)
+    def factored_gate(self, x: Tensor, sums: Sums, columns: slice, log_total: Tensor | None = None) -> Tensor:
+        """Attn_g (B, 1, H, W) of dot-product similarity at the positions of x (B, C, H, W).
+
+        `sums` are those of the whole map. Where x is a part of it, a softmax gate needs the whole map's `log_total`
+        (B, 1) = log Σ exp(logit) as well.
+        """
+        logits = self.gate_logits(x, sums, columns)
+        return self._normalised(logits, log_total).unflatten(1, x.shape[2:]).unsqueeze(1)
 
     def gate_logits(self, x: Tensor, sums: Sums, columns: slice) -> Tensor:
-        """Row or column sums (B, N) at the positions of x (B, C, H, W), of a map whose whole sums are given."""
+        """What sigmoid or softmax makes the gate of (B, N), at the positions of x (B, C, H, W): the whole map or a
+        part of it. `sums` are those of the whole map."""
         with full_precision(x):
             u, c = self._probe(sums, columns)
-            return torch.baddbmm(c[:, None], u[:, None], wide(x).flatten(2)).squeeze(1)
+            row_or_column_sums = torch.baddbmm(c[:, None], u[:, None], wide(x).flatten(2)).squeeze(1)
+            return self._scaled(row_or_column_sums, sums.count)
 
-    def _normalised(self, sums: Tensor) -> Tensor:
-        """Sums over the map (B, N) → gate; Eq. 5 with the sum as it is or divided by N as Eq. 1 divides."""
-        if self.gate_sum == "mean":
-            sums = sums / sums.shape[1]
-        return sums.sigmoid() if self.gate_norm == "sigmoid" else sums.softmax(dim=1)
+    def _scaled(self, sums: Tensor, count: int) -> Tensor:
+        """Eq. 5 with the sum as it is, or divided by the map's N as Eq. 1 divides."""
+        return sums / count if self.gate_sum == "mean" else sums
+
+    def _normalised(self, logits: Tensor, log_total: Tensor | None = None) -> Tensor:
+        if self.gate_norm == "sigmoid":
+            return logits.sigmoid()
+        return logits.softmax(dim=1) if log_total is None else (logits - log_total).exp()

@@ -128,7 +128,7 @@ class OmniRange(nn.Module):
             return None
         if self.similarity == "softmax":
             return self.long.gate_map(x)
-        return self.long.factored_gate(x, self.collect(x.flatten(2)), self._columns()[-1])
+        return self.gate_at(x, self.collect(x.flatten(2)))
 
     # ---- the factored form -------------------------------------------------------------------------------------
 
@@ -146,9 +146,7 @@ class OmniRange(nn.Module):
         whole = sums[0]
         for more in sums[1:]:
             whole = whole + more
-        gate = None
-        if self.long is not None and self.long.gate is not None:
-            gate = self.long.factored_gate(x, whole, self._columns()[-1])
+        gate = self.gate_at(x, whole)
         contexts = self.contexts(sums, whole)
 
         def output(index: int) -> tuple[Tensor, ...]:
@@ -181,6 +179,20 @@ class OmniRange(nn.Module):
         keys = [branch.key for branch in self._attentions()]
         weight = torch.cat([key.weight.flatten(1) for key in keys])  # (ΣD, C)
         return collect(x, weight, torch.cat([bias_of(key) for key in keys]))
+
+    def gate_at(self, x: Tensor, whole: Sums, log_total: Tensor | None = None) -> Tensor | None:
+        """The gate (B, 1, H, W) at some positions x (B, C, H, W) of a map, given the whole map's sums; None without one.
+
+        A softmax gate also needs the map's `log_total` (LongRange.factored_gate).
+        """
+        if self.long is None or self.long.gate is None:
+            return None
+        return self.long.factored_gate(x, whole, self._columns()[-1], log_total)
+
+    def gate_log_total(self, x: Tensor, whole: Sums) -> Tensor:
+        """log Σ exp(gate logit) (B, 1) over some positions x (B, C, H, W); parts add up by torch.logaddexp."""
+        assert self.long is not None  # asked only of a softmax gate
+        return self.long.gate_logits(x, whole, self._columns()[-1]).logsumexp(dim=1, keepdim=True)
 
     def contexts(self, patch_sums: Sequence[Sums], whole: Sums) -> list[list[Tensor]]:
         """Between the passes: for each patch, the matrices that turn queries into output.

@@ -1,0 +1,30 @@
+"""`ordnet train`: a recipe or a settings file, a data set, a run folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe (see `ordnet recipes`) or a settings file (.yaml).")],
+    data: Annotated[str | None, typer.Option(help="The data set, as NAME or NAME:PATH; folder:PATH for your own.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, as often as needed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE without it.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier run in the folder.")] = False,
+    init: Annotated[Path | None, typer.Option(help="Start from this checkpoint: a further stage.")] = None,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave unreadable pictures out.")] = False,
+) -> None:
+    """Train a parser; killed anywhere, it continues with --resume."""
+    from ordnet.config import override
+    from ordnet.recipes import settings_of
+    from ordnet.training.loop import train as run
+
+    settings = settings_of(recipe)
+    if data:
+        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"name": data})})
+    if skip_broken:
+        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"skip_broken": True})})
+    settings = override(settings, set_ or [])
+    run(settings, out or Path("runs") / Path(recipe).stem, resume=resume, force=force, init=init)

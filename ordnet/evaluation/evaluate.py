@@ -1,0 +1,115 @@
+"""A network and a data set → one confusion matrix and every figure that derives from it, with its protocol."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import distributed
+
+from ordnet.data.dataset import Dataset
+from ordnet.data.labels import Classes
+from ordnet.data.loader import examples, normalise
+from ordnet.errors import OrdnetError
+from ordnet.evaluation.confusion import Confusion, pascal_context_figures
+from ordnet.inference import protocols
+from ordnet.model.network import Network
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    confusion: Confusion
+    classes: Classes
+    data: str
+    split: str
+    protocol: str
+    images: int
+    broken: list[str] = field(default_factory=list)
+
+    @property
+    def miou(self) -> float:
+        return self.confusion.miou()
+
+    @property
+    def pixel_accuracy(self) -> float:
+        return self.confusion.pixel_accuracy()
+
+    def figures(self) -> dict[str, Any]:
+        """Everything as plain values; a class that does not occur has no IoU."""
+        iou = self.confusion.iou()
+        figures: dict[str, Any] = {
+            "data": self.data,
+            "split": self.split,
+            "protocol": self.protocol,
+            "images": self.images,
+            "miou": _plain(self.miou),
+            "pixel_accuracy": _plain(self.pixel_accuracy),
+            "mean_accuracy": _plain(self.confusion.mean_accuracy()),
+            "final_score": _plain(self.confusion.final_score()),
+            "miou_absent_as_zero": _plain(self.confusion.miou(absent_as_zero=True)),
+            "per_class_iou": {name: _plain(v) for name, v in zip(self.classes.names, iou, strict=True)},
+        }
+        if self.classes.ranges:
+            by_range = self.confusion.miou_by(self.classes.ranges)
+            figures["miou_by_range"] = {name: _plain(value) for name, value in by_range.items()}
+        if self.data.startswith("pascal-context"):
+            figures |= {name: _plain(value) for name, value in pascal_context_figures(self.confusion).items()}
+        if self.broken:
+            figures["broken"] = self.broken
+        return figures
+
+
+def evaluate(
+    net: Network,
+    dataset: Dataset,
+    protocol: str = "whole",
+    *,
+    device: torch.device | None = None,
+    workers: int = 0,
+    progress: Callable[[int], object] = lambda done: None,
+    skip_broken: bool = False,
+) -> Evaluation:
+    """Parse every picture of the split and count. Several processes share the pictures and all get the whole result."""
+    if net.classes != len(dataset.classes):
+        raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
+    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    confusion = Confusion(net.classes)
+    broken: list[str] = []
+    was_training = net.training
+    net.eval()
+    done = 0
+    with torch.inference_mode():
+        for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
+            image = normalise(example.image.to(device))
+            labels = protocols.labels(net, image, protocol)
+            confusion.add(example.label[0], labels)
+            done += 1
+            progress(done)
+    net.train(was_training)
+    return Evaluation(
+        Confusion(net.classes, summed(confusion.matrix, device)),
+        dataset.classes, dataset.name, dataset.split, protocol, len(dataset.ids) - len(broken), broken,
+    )  # fmt: skip
+
+
+def summed(matrix: Any, device: torch.device | None) -> Any:
+    """The matrix added up over all processes."""
+    if not distributed.is_initialized():
+        return matrix
+    total = torch.from_numpy(matrix).to(device)
+    distributed.all_reduce(total)
+    return total.cpu().numpy()
+
+
+def refuse_other_classes(model: Sequence[str], data: Sequence[str]) -> None:
+    """A model's answers mean nothing on a data set with other classes."""
+    if tuple(model) != tuple(data):
+        raise OrdnetError(
+            f"the model and the data set have different classes.\n"
+            f"  model ({len(model)}): {', '.join(model)}\n  data  ({len(data)}): {', '.join(data)}"
+        )
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

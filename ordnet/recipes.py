@@ -1,0 +1,244 @@
+"""The paper's runs by name, and recipes for one's own pictures. A variant is its parent with the changed fields.
+
+Each recipe says what it needs, what it costs and what it scores; "not measured" where nobody has run it here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ordnet.config import DataConfig, EvaluationConfig, ModelConfig, Settings, TrainingConfig, read
+from ordnet.errors import OrdnetError
+
+NOT_MEASURED = "not measured"
+FOUR_GPUS = "not measured; the paper used 4 GPUs"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    about: str
+    settings: Settings
+    data: str
+    """What stands after --data."""
+    cost: str = FOUR_GPUS
+    paper: str = "–"
+    """The paper's score, in its own protocol."""
+    ours: str = NOT_MEASURED
+    init: str = ""
+    """A stage that starts from another recipe's checkpoint."""
+
+    @property
+    def command(self) -> str:
+        start = f" --init runs/{self.init}/best.safetensors" if self.init else ""
+        return f"ordnet train {self.name} --data {self.data}{start}"
+
+
+def changed(recipe: Recipe, name: str, about: str, paper: str = "–", **sections: dict[str, Any]) -> Recipe:
+    """The recipe with other values in some fields of its settings."""
+    updated = {
+        section: getattr(recipe.settings, section).model_copy(update=values) for section, values in sections.items()
+    }
+    return replace(recipe, name=name, about=about, paper=paper, settings=recipe.settings.model_copy(update=updated))
+
+
+# ---- PASCAL-Context -------------------------------------------------------------------------------------------
+
+
+def pascal_context_r50() -> Recipe:
+    """The ablations' setting: ResNet-50, 50 epochs, cross-entropy, evaluated at a single scale on 59 classes."""
+    return Recipe(
+        "pcontext-r50-ordnet",
+        "ORDNet, ResNet-50, the ablations' setting",
+        Settings(
+            data=DataConfig(name="pascal-context", base_size=520),
+            model=ModelConfig(variant="ordnet", backbone="resnet50s"),
+            training=TrainingConfig(epochs=50, batch_size=16, crop=480, rate=0.001, lovasz=0.0),
+        ),
+        "pascal-context:PATH",
+        paper="50.67 mIoU, 79.35 pixAcc (59 classes)",
+    )
+
+
+def pascal_context_ablations() -> list[Recipe]:
+    base = pascal_context_r50()
+    branches = {
+        "dilated-fcn": "45.30 mIoU, 75.34 pixAcc (59 classes)",
+        "basic-sa": "49.45 mIoU, 78.61 pixAcc (59 classes)",
+        "basic-sa-mr": "50.26 mIoU, 78.95 pixAcc (59 classes)",
+        "basic-sa-rlr": "50.28 mIoU, 78.89 pixAcc (59 classes)",
+    }
+    recipes = [
+        changed(base, f"pcontext-r50-{variant}", f"{variant}, ResNet-50", paper, model={"variant": variant})
+        for variant, paper in branches.items()
+    ]
+    patches = {1: "49.45 mIoU, 78.61 pixAcc", 2: "48.75 mIoU, 76.83 pixAcc", 4: "46.19 mIoU, 75.94 pixAcc"}
+    for p, paper in patches.items():
+        about = f"the middle range alone, {p}x{p} patches"
+        recipes.append(changed(base, f"pcontext-r50-mr-{p}", about, paper, model={"variant": "mr", "patches": p}))
+    recipes.append(
+        changed(
+            base, "pcontext-r50-mr-4-crop640", "the middle range alone, 4x4 patches, larger crop",
+            "46.92 mIoU, 76.08 pixAcc", model={"variant": "mr", "patches": 4}, training={"crop": 640},
+        )
+    )  # fmt: skip
+    gates = {
+        ("in", "softmax"): "49.80 mIoU, 78.58 pixAcc",
+        ("in", "sigmoid"): "49.97 mIoU, 78.61 pixAcc",
+        ("out", "softmax"): "50.13 mIoU, 78.92 pixAcc",
+    }
+    for (gate, norm), paper in gates.items():
+        setting = {"variant": "basic-sa-rlr", "gate": gate, "gate_norm": norm}
+        about = f"Basic SA + RLR, attention-{gate}, {norm}"
+        recipes.append(changed(base, f"pcontext-r50-gate-{gate}-{norm}", about, paper, model=setting))
+    fusions = {
+        "sum": "50.19 mIoU, 78.94 pixAcc",
+        "scale": "49.73 mIoU, 78.81 pixAcc",
+        "channel": "49.60 mIoU, 78.69 pixAcc",
+    }
+    for fusion, paper in fusions.items():
+        recipes.append(
+            changed(base, f"pcontext-r50-fusion-{fusion}", f"ORDNet, {fusion} fusion", paper, model={"fusion": fusion})
+        )
+    return [base, *recipes]
+
+
+def pascal_context_r101_ablation() -> Recipe:
+    return changed(
+        pascal_context_r50(), "pcontext-r101-50-epochs", "ORDNet, ResNet-101, the ablations' setting",
+        "53.03 mIoU, 80.24 pixAcc (59 classes)", model={"backbone": "resnet101s"},
+    )  # fmt: skip
+
+
+def full(recipe: Recipe, name: str, about: str, paper: str, **sections: dict[str, Any]) -> Recipe:
+    """For comparison with other methods: ResNet-101, both losses, EncNet's multi-scale protocol."""
+    training = {"lovasz": 1.0, **sections.pop("training", {})}
+    base = changed(recipe, name, about, paper, model={"backbone": "resnet101s"}, training=training, **sections)
+    evaluation = EvaluationConfig(every=10)
+    return replace(base, settings=base.settings.model_copy(update={"evaluation": evaluation}))
+
+
+def pascal_context_r101() -> Recipe:
+    return full(
+        pascal_context_r50(), "pcontext-r101", "ORDNet, ResNet-101, for comparison with other methods",
+        "54.5 mIoU (60 classes, multi-scale)", training={"epochs": 80},
+    )  # fmt: skip
+
+
+# ---- the other benchmarks -------------------------------------------------------------------------------------
+
+
+def coco_stuff_r101() -> Recipe:
+    recipe = full(
+        pascal_context_r50(), "coco-stuff-r101", "ORDNet, ResNet-101, 171 classes", "40.5 mIoU (multi-scale)",
+        data={"name": "coco-stuff", "base_size": 560}, training={"epochs": 80, "crop": 520},
+    )  # fmt: skip
+    return replace(recipe, data="coco-stuff:PATH")
+
+
+def ade20k_r101() -> Recipe:
+    recipe = full(
+        pascal_context_r50(), "ade20k-r101", "ORDNet, ResNet-101, 150 classes",
+        "45.39 mIoU, 81.48 pixAcc (val, multi-scale); 56.67 final score (test)",
+        data={"name": "ade20k", "base_size": 640}, training={"epochs": 120, "crop": 576, "rate": 0.004},
+    )  # fmt: skip
+    return replace(recipe, data="ade20k:PATH")
+
+
+def ade20k_r101_trainval() -> Recipe:
+    recipe = changed(
+        ade20k_r101(), "ade20k-r101-trainval", "20 more epochs on train + val, for the test server",
+        "56.86 final score (test)", data={"split": "trainval"}, training={"epochs": 20, "rate": 1e-4},
+    )  # fmt: skip
+    return replace(recipe, init="ade20k-r101")
+
+
+def voc_r101() -> Recipe:
+    recipe = full(
+        pascal_context_r50(), "voc-r101", "ORDNet, ResNet-101, on augmented train + val", "first stage",
+        data={"name": "voc", "split": "trainvalaug"}, training={"epochs": 60},
+    )  # fmt: skip
+    return replace(recipe, data="voc:PATH")
+
+
+def voc_r101_finetune() -> Recipe:
+    recipe = changed(
+        voc_r101(), "voc-r101-finetune", "20 more epochs on the original train set", "83.3 mIoU (test, multi-scale)",
+        data={"split": "train"}, training={"epochs": 20, "rate": 1e-4},
+    )  # fmt: skip
+    return replace(recipe, init="voc-r101")
+
+
+# ---- for one's own pictures, on one CPU or GPU ----------------------------------------------------------------
+
+
+def scenes_tiny() -> Recipe:
+    """Generated scenes whose classes need context of a known range; shows in minutes what each branch is for."""
+    return Recipe(
+        "scenes-tiny",
+        "a tiny network on generated scenes; no download",
+        Settings(
+            data=DataConfig(name="scenes", scale=(1.0, 1.0)),
+            model=ModelConfig(variant="ordnet", backbone="tiny", key_channels=16, value_channels=32, dropout=0.0),
+            training=TrainingConfig(epochs=12, batch_size=16, crop=128, rate=0.05, head_rate=1.0, lovasz=0.0),
+            evaluation=EvaluationConfig(every=3),
+        ),
+        "scenes",
+        cost="under 5 minutes on two cores",
+    )
+
+
+def folder_default() -> Recipe:
+    """A start for one's own pictures: a light backbone that trains on a laptop."""
+    return Recipe(
+        "folder-default",
+        "your own labelled pictures, MobileNetV2",
+        Settings(
+            data=DataConfig(name="folder:PATH"),
+            model=ModelConfig(backbone="mobilenet_v2", output_stride=16, key_channels=64, value_channels=128),
+            training=TrainingConfig(epochs=30, batch_size=8, crop=224, rate=0.01),
+        ),
+        "folder:PATH",
+        cost="about a minute an epoch for 600 pictures of 320x240 on two cores",
+        ours="depends on your pictures",
+    )
+
+
+def stanford_mobilenet() -> Recipe:
+    recipe = changed(
+        folder_default(), "stanford-mobilenet", "Stanford Background, 8 classes, MobileNetV2", training={"epochs": 15}
+    )
+    return replace(recipe, ours=NOT_MEASURED, cost="about 15 minutes on two cores")
+
+
+def camvid_mobilenet() -> Recipe:
+    recipe = changed(
+        folder_default(), "camvid-mobilenet", "CamVid, 11 classes, MobileNetV2", training={"epochs": 60, "crop": 352}
+    )
+    return replace(recipe, ours=NOT_MEASURED, data="camvid:PATH", cost=NOT_MEASURED)
+
+
+SINGLE: list[Callable[[], Recipe]] = [
+    scenes_tiny, folder_default, stanford_mobilenet, camvid_mobilenet,
+    pascal_context_r101_ablation, pascal_context_r101, coco_stuff_r101, ade20k_r101, ade20k_r101_trainval,
+    voc_r101, voc_r101_finetune,
+]  # fmt: skip
+
+
+def recipes() -> dict[str, Recipe]:
+    """All of them by name."""
+    made = [make() for make in SINGLE] + pascal_context_ablations()
+    return {recipe.name: recipe for recipe in made}
+
+
+def settings_of(recipe_or_file: str) -> Settings:
+    """Of a recipe by name, or of a settings file."""
+    known = recipes()
+    if recipe_or_file in known:
+        return known[recipe_or_file].settings
+    if recipe_or_file.endswith((".yaml", ".yml")):
+        return read(Path(recipe_or_file))
+    raise OrdnetError(
+        f"there is no recipe {recipe_or_file!r} (a settings file ends in .yaml); there are {', '.join(known)}"
+    )

@@ -1,0 +1,56 @@
+"""What a person sees of a run: a bar with loss, mIoU, rate, speed and time left, and one line per epoch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Display:
+    """Silent on all processes but the first; without a terminal only the lines remain."""
+
+    def __init__(self, main: bool) -> None:
+        self.console = Console(stderr=True, quiet=not main, highlight=False, soft_wrap=True)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[about]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=not (main and self.console.is_terminal),
+        )
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    @contextmanager
+    def task(self, description: str, total: int, done: int = 0) -> Iterator[Callable[[str], None]]:
+        """A bar that the returned function moves on by one, with a few words about how it goes."""
+        task = self.bar.add_task(description, total=total, completed=done, about="")
+
+        def advance(about: str = "") -> None:
+            self.bar.update(task, advance=1, about=about)
+
+        try:
+            yield advance
+        finally:
+            self.bar.remove_task(task)
+
+    def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        parts = [f"epoch {record['epoch']}/{epochs}", f"loss {record['loss']:.4f}"]
+        if "miou" in record:
+            parts.append(f"mIoU {_share(record['miou'])}")
+            parts.append(f"pixel accuracy {_share(record['pixel_accuracy'])} ({record['protocol']})")
+        parts += [f"{name} {_share(value)}" for name, value in record.get("miou_by_range", {}).items()]
+        parts += [f"rate {record['rate']:.2g}", f"{record['images_per_second']:.1f} images/s"]
+        if "gate_mean" in record:
+            parts.append(f"gate {record['gate_mean']:.2f} ± {record['gate_spread']:.2f}")
+        self.say(" · ".join(parts))
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -1,0 +1,78 @@
+"""What a run begins with: the network, fresh, from backbone weights, or from a whole checkpoint."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ordnet.config import ModelConfig
+from ordnet.errors import OrdnetError
+from ordnet.model import checkpoint
+from ordnet.model.build import build_from
+from ordnet.model.network import Network
+
+
+def start_network(
+    config: ModelConfig, names: Sequence[str], init: Path | None, seed: int, say: Callable[[str], None]
+) -> Network:
+    """The same network on every process: its random start is a function of the seed."""
+    torch.manual_seed(seed)
+    if init is None:
+        return build_from(config, len(names))
+    before = checkpoint.load(init)
+    # a whole checkpoint brings its backbone along, and knows where that takes its strides
+    config = config.model_copy(update={"weights": None, "stride_on": before.net.config.stride_on})
+    net = build_from(config, len(names))
+    own, given = net.state_dict(), before.net.state_dict()
+    fresh: set[str] = set()
+    if before.classes != tuple(names):
+        fresh = {key for key in own if key.startswith(_last_layers(net))}
+        say(
+            f"{init} has other classes ({len(before.classes)}: {_few(before.classes)}) than this data set "
+            f"({len(names)}: {_few(names)}): the last layer starts anew"
+        )
+    wrong = [key for key in own if key not in fresh and (key not in given or given[key].shape != own[key].shape)]
+    if wrong:
+        raise OrdnetError(
+            f"{init} holds another network ({before.net.config.variant}, {before.net.config.backbone}) than "
+            f"the settings ask for ({config.variant}, {config.backbone}): {len(wrong)} tensors do not fit, "
+            f"such as {wrong[0]}"
+        )
+    net.load_state_dict({key: given[key] for key in own if key not in fresh}, strict=False)
+    return net
+
+
+def _last_layers(net: Network) -> tuple[str, ...]:
+    """Key prefixes of the layers whose width is the number of classes."""
+    heads = {"head": net.head, "auxiliary": net.auxiliary}
+    return tuple(f"{name}.{len(head) - 1}." for name, head in heads.items() if isinstance(head, nn.Sequential))
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+
+
+def freeze_norms(net: nn.Module) -> None:
+    """Batch norms keep the statistics they came with; their scale and shift still learn."""
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
+class Averaged:
+    """An exponential moving average of a network, which is what is evaluated and kept."""
+
+    def __init__(self, net: Network, decay: float) -> None:
+        import copy
+
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, net: Network) -> None:
+        for own, new in zip(self.net.state_dict().values(), net.state_dict().values(), strict=True):
+            if own.is_floating_point():
+                own.lerp_(new, 1 - self.decay)
+            else:
+                own.copy_(new)

@@ -1,0 +1,42 @@
+"""SIGTERM and Ctrl-C ask a run to save and end; a second Ctrl-C ends it at once."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ordnet.errors import OrdnetError
+
+
+class Stopped(OrdnetError):
+    """The run was asked to end, and has saved its state."""
+
+
+class StopRequest:
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Collects requests while the block is open. Outside the main thread (a notebook's worker) there are none."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if request and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        request.signal = signal.Signals(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
