@@ -3,3 +3,6 @@
 
 class OrdnetError(ValueError):
     """Says what came, what was expected, and what to do."""
+
+    exit_code = 1
+    """What the command line ends with."""

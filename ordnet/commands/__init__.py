@@ -9,6 +9,9 @@ import sys
 import typer
 
 from ordnet.commands import bench, data
+from ordnet.commands.evaluate import evaluate
+from ordnet.commands.recipes import recipes
+from ordnet.commands.train import train
 from ordnet.errors import OrdnetError
 
 app = typer.Typer(
@@ -19,6 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(train)
+app.command()(evaluate)
+app.command()(recipes)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 
@@ -28,7 +34,7 @@ def main() -> None:
         app()
     except OrdnetError as error:
         print(f"ordnet: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("ordnet: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -74,10 +74,39 @@ def scale(
         growth(out, title, lines, fitted)
 
 
-def _size(text: str) -> tuple[int, int, int]:
+@app.command()
+def loss(
+    size: Annotated[str, typer.Option(help="The scores, as BATCHxCLASSESxSIDE.")] = "2x150x240",
+    repeats: Repeats = 5,
+    json: Json = None,
+) -> None:
+    """The Lovász loss, forward and backward, beside the plain loop over the classes."""
+    from ordnet.bench import loss as bench
+    from ordnet.bench.table import show
+
+    batch, classes, side = _size(size, "BATCHxCLASSESxSIDE, such as 2x150x240")
+    show(f"Lovász-softmax on scores of {batch}x{classes}x{side}x{side}", bench.run(repeats, batch, classes, side), json)
+
+
+@app.command()
+def loader(
+    data: Annotated[str, typer.Option(help="The data set, as NAME:PATH.")],
+    split: str = "train",
+    crop: Annotated[int, typer.Option(min=1)] = 480,
+    repeats: Repeats = 5,
+    json: Json = None,
+) -> None:
+    """Reading and augmenting pictures, beside scaling all of each and then cropping."""
+    from ordnet.bench import loader as bench
+    from ordnet.bench.table import show
+
+    show(f"{data} {split}, crops of {crop}", bench.run(data, split=split, crop=crop, repeats=repeats), json)
+
+
+def _size(text: str, form: str = "CHANNELSxHEIGHTxWIDTH, such as 2048x128x128") -> tuple[int, int, int]:
     from ordnet.errors import OrdnetError
 
     parts = text.lower().split("x")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
-        raise OrdnetError(f"--size {text}: expected CHANNELSxHEIGHTxWIDTH, such as 2048x128x128")
+        raise OrdnetError(f"--size {text}: expected {form}")
     return int(parts[0]), int(parts[1]), int(parts[2])

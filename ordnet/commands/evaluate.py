@@ -1,7 +1,9 @@
 """`ordnet evaluate`: a checkpoint's scores on a split, each with its protocol."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +18,61 @@ def evaluate(
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave unreadable pictures out.")] = False,
 ) -> None:
     """Mean IoU, accuracies and IoU by class of a model on a data set."""
-    from ordnet.commands.evaluation_table import show
-    from ordnet.evaluation.session import evaluate_checkpoint
+    import json as json_format
 
-    evaluation = evaluate_checkpoint(model, data, split, protocol, skip_broken=skip_broken)
-    if evaluation is not None:  # the first process speaks for all
-        show(evaluation, json, out)
+    from ordnet.evaluation.session import evaluate_checkpoint
+    from ordnet.files import write_text
+
+    with _bar() as progress:
+        evaluation = evaluate_checkpoint(model, data, split, protocol, skip_broken=skip_broken, progress=progress)
+    if evaluation is None:  # the first process speaks for all
+        return
+    figures = evaluation.figures()
+    _print(figures)
+    if json:
+        write_text(json, json_format.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    if out:
+        from ordnet.picture.confusion_chart import confusion_chart
+
+        title = f"{figures['data']} {figures['split']}, protocol {figures['protocol']}"
+        confusion_chart(evaluation.confusion.matrix, evaluation.classes.names, title, out)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], object]]:
+    from ordnet.bench.measure import progress
+
+    with progress() as bar:
+        task = bar.add_task("pictures", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print(figures: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{figures['data']} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("class")
+    table.add_column("IoU", justify="right")
+    for name, value in figures["per_class_iou"].items():
+        table.add_row(name, _number(value))
+    table.add_section()
+    totals = {
+        "mIoU": figures["miou"],
+        **{f"mIoU, {name} range": value for name, value in figures.get("miou_by_range", {}).items()},
+        "mIoU, absent classes as 0 (EncNet's rule)": figures["miou_absent_as_zero"],
+        "pixel accuracy": figures["pixel_accuracy"],
+        "mean accuracy": figures["mean_accuracy"],
+        "final score (ADE20K's)": figures["final_score"],
+        **{name: value for name, value in figures.items() if name.startswith("miou_59") or name == "miou_60"},
+    }
+    for name, value in totals.items():
+        table.add_row(name, _number(value))
+    Console().print(table)
+    for message in figures.get("broken", []):
+        print(f"left out: {message}")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -9,9 +9,6 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="One recipe: its command and all its settings.")] = None,
 ) -> None:
     """The recipes, with command, cost and score."""
-    from rich.console import Console
-    from rich.table import Table
-
     from ordnet.errors import OrdnetError
     from ordnet.recipes import recipes as known
 
@@ -23,9 +20,7 @@ def recipes(
         print(f"# {recipe.about}\n# {recipe.command}\n# cost: {recipe.cost}")
         print(f"# paper: {recipe.paper}\n# ours: {recipe.ours}\n{recipe.settings.to_yaml()}", end="")
         return
-    table = Table(show_lines=False)
-    for column in ("recipe", "about", "data", "cost", "paper", "ours"):
-        table.add_column(column, overflow="fold")
     for recipe in found.values():
-        table.add_row(recipe.name, recipe.about, recipe.data, recipe.cost, recipe.paper, recipe.ours)
-    Console().print(table)
+        print(f"{recipe.name}: {recipe.about}")
+        print(f"    {recipe.command}")
+        print(f"    cost: {recipe.cost} · paper: {recipe.paper} · ours: {recipe.ours}")

@@ -8,7 +8,9 @@ import typer
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe (see `ordnet recipes`) or a settings file (.yaml).")],
-    data: Annotated[str | None, typer.Option(help="The data set, as NAME or NAME:PATH; folder:PATH for your own.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The data set, as NAME or NAME:PATH; folder:PATH for your own.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, as often as needed.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE without it.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,

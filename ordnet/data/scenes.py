@@ -123,7 +123,7 @@ def draw(stream: int, index: int, size: int = SIDE, *, kinds: Kinds | None = Non
 def _far_half(canvas: Canvas, kinds: Kinds, rng: np.random.Generator) -> None:
     """Sky, houses on the horizon, the pale ground on one side and the grove that names it on the other."""
     mirrored = rng.random() < 0.5
-    horizon, edge = rng.uniform(19, 23), rng.uniform(45, 52)
+    horizon, edge = rng.uniform(19, 23), rng.uniform(42, 48)
     waves, phases = rng.uniform(0.06, 0.14, 2), rng.uniform(0, 6, 2)
     class_id, texture = _GROUNDS[kinds.far]
     canvas.paint(everywhere, ground.sky, SKY, (0, 0, 30, SIDE))
@@ -147,12 +147,13 @@ def _far_half(canvas: Canvas, kinds: Kinds, rng: np.random.Generator) -> None:
 
 
 def _grove(canvas: Canvas, tree: things.Tree, class_id: int, mirrored: bool, rng: np.random.Generator) -> None:
-    """Four trees on a paved island, the last two in front of the others."""
-    island = SIDE - 102 if mirrored else 102
-    canvas.paint(ground.disc(55, island, 25, 3.4), ground.pavement, PAVEMENT, (46, island - 26, HALF, island + 26))
+    """Four trees, each in a small planter, the last two in front of the others."""
     places = np.array((94, 111, 88.5, 103)) + rng.uniform(-1, 1, 4)
-    for place, bottom in zip(places, (*rng.uniform(49, 52, 2), *rng.uniform(57, 60, 2)), strict=True):
-        tree(canvas, bottom, SIDE - place if mirrored else place, class_id)
+    for place, bottom in zip(places, (*rng.uniform(49, 52, 2), *rng.uniform(56, 58, 2)), strict=True):
+        middle = SIDE - place if mirrored else place
+        planter = (bottom - 3, middle - 6, bottom + 3, middle + 6)
+        canvas.paint(ground.disc(bottom, middle, 5.5, 2.4), ground.pavement, PAVEMENT, planter)
+        tree(canvas, bottom, middle, class_id)
 
 
 def _vehicle_quarter(canvas: Canvas, kind: int, on_right: bool, rng: np.random.Generator) -> None:

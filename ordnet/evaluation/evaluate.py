@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed
 
@@ -89,7 +90,7 @@ def evaluate(
     net.train(was_training)
     return Evaluation(
         Confusion(net.classes, summed(confusion.matrix, device)),
-        dataset.classes, dataset.name, dataset.split, protocol, len(dataset.ids) - len(broken), broken,
+        dataset.classes, dataset.name, dataset.split, protocol, int(summed(np.array([done]), device)[0]), broken,
     )  # fmt: skip
 
 

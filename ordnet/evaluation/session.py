@@ -1,6 +1,8 @@
 """Evaluating a checkpoint file, alone or with several processes that share the pictures."""
 
+import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,9 +17,15 @@ PROTOCOLS = ("whole", "multiscale", "encnet")
 
 
 def evaluate_checkpoint(
-    model: str | Path, data: str, split: str = "val", protocol: str = "whole", *, skip_broken: bool = False
+    model: str | Path,
+    data: str,
+    split: str = "val",
+    protocol: str = "whole",
+    *,
+    skip_broken: bool = False,
+    progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Evaluation | None:
-    """The result, on the first process; None on the others (under torchrun)."""
+    """The result, on the first process; None on the others (under torchrun). `progress` hears done and total."""
     if protocol not in PROTOCOLS:
         raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
     loaded = checkpoint.load(model)
@@ -26,10 +34,11 @@ def evaluate_checkpoint(
     started = _join_processes()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
     try:
-        with _bar(len(dataset.ids)) as advance:
-            evaluation = evaluate(
-                loaded.net.to(device), dataset, protocol, device=device, progress=advance, skip_broken=skip_broken
-            )
+        share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
+        evaluation = evaluate(
+            loaded.net.to(device), dataset, protocol,
+            device=device, progress=lambda done: progress(done, share), skip_broken=skip_broken,
+        )  # fmt: skip
         return evaluation if not started or distributed.get_rank() == 0 else None
     finally:
         if started:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
 from ordnet.inference.piecewise import PiecewiseBlock
 from ordnet.inference.tiles import Area, grown, inside, receptive_field, tiles
@@ -50,8 +51,118 @@ def scores(
     net: Network, pixels: np.ndarray, tile: int = TILE, halo: int | None = None, progress: Progress | None = None
 ) -> Tensor:
     """RGB (H, W, 3) uint8 → scores (K, H, W), which need the memory for themselves: 4 K bytes per pixel."""
-    result = torch.empty(net.classes, *pixels.shape[:2])
+    result = torch.empty(net.classes, *pixels.shape[:2], dtype=next(net.parameters()).dtype)
     with torch.inference_mode():
         for (rows, columns), part in _scores_by_strip(net, pixels, tile, halo, progress):
             result[:, rows, columns] = part.cpu()
     return result
+
+
+def streams_exactly(net: Network) -> bool:
+    """Whether the network's context is made of sums, so that tiles together give what one pass would give."""
+    return isinstance(net.block, nn.Identity) or (isinstance(net.block, OmniRange) and net.block.similarity == "dot")
+
+
+class Features:
+    """The feature map of a picture; any area of it is computed when asked for."""
+
+    def __init__(self, net: Network, pixels: np.ndarray, halo: int | None) -> None:
+        """`halo` in pixels; without it the backbone's receptive field, but no more than HALO."""
+        self.net = net
+        self.pixels = pixels
+        self.stride = net.backbone.output_stride
+        self.height, self.width = (-(-side // self.stride) for side in pixels.shape[:2])
+        wanted = min(receptive_field(net.backbone), HALO) if halo is None else halo
+        self.halo = -(-wanted // self.stride)  # whole positions, so that tiles start at multiples of the stride
+
+    def at(self, area: Area) -> Tensor:
+        """Rows and columns of the map → features (1, C, h, w)."""
+        rows, columns = wider = grown(area, self.halo, self.height, self.width)
+        s = self.stride
+        part = self.pixels[rows.start * s : rows.stop * s, columns.start * s : columns.stop * s]
+        _, features = self.net.backbone(to_input(part, self.net))
+        rows, columns = inside(area, wider)
+        return self.net.neck(features[:, :, rows, columns])
+
+
+def to_input(pixels: np.ndarray, net: Network) -> Tensor:
+    """RGB (h, w, 3) uint8 → what the network takes (1, 3, h, w), where it is and as precise as it is."""
+    parameter = next(net.parameters())
+    image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))[None]
+    return normalise(image.to(parameter.device)).to(parameter.dtype)
+
+
+def _scores_by_strip(
+    net: Network, pixels: np.ndarray, tile: int, halo: int | None, progress: Progress | None
+) -> Iterator[tuple[Area, Tensor]]:
+    """Areas that together cover the picture, and their scores (K, h, w)."""
+    if tile < net.backbone.output_stride:
+        raise OrdnetError(f"a tile of {tile} px is smaller than the network's stride of {net.backbone.output_stride}")
+    if not streams_exactly(net):
+        yield from _windows(net, pixels, tile, halo, progress)
+        return
+    features = Features(net, pixels, halo)
+    map_tiles = tiles(features.height, features.width, tile // features.stride)
+    picture_tiles = tiles(*pixels.shape[:2], tile)
+    block = PiecewiseBlock(net.block, features.height, features.width) if isinstance(net.block, OmniRange) else None
+    total = (len(map_tiles) * block.turns if block else 0) + len(picture_tiles)
+    count = _Counter(total, progress)
+    if block:
+        block.learn(lambda: ((area, features.at(area)) for area in count.each(map_tiles)))
+
+    # what the head, and the fusion before it, see of their neighbours
+    seen = receptive_field(net.head) + (receptive_field(net.block.fuse) if isinstance(net.block, OmniRange) else 0)
+    for area in count.each(picture_tiles):
+        rows, columns = (
+            axis(pixel_span, side, positions, net.align_corners)
+            for pixel_span, side, positions in zip(
+                area, pixels.shape[:2], (features.height, features.width), strict=True
+            )
+        )
+        core = (rows.positions, columns.positions)
+        wider = grown(core, seen, features.height, features.width)
+        x = features.at(wider)
+        local_rows, local_columns = inside(core, wider)
+        small = net.head(x if block is None else block(x, wider))[0, :, local_rows, local_columns]
+        for strip, part in strips(small, rows, columns):
+            top = area[0].start
+            yield (slice(top + strip.start, top + strip.stop), area[1]), part
+
+
+def _windows(
+    net: Network, pixels: np.ndarray, tile: int, halo: int | None, progress: Progress | None
+) -> Iterator[tuple[Area, Tensor]]:
+    """Every tile with its surroundings through the whole network, as if the rest of the picture were not there."""
+    beyond = HALO if halo is None else halo
+    warnings.warn(
+        f"{net.config.variant} attends with a softmax, which cannot be added up tile by tile: the picture is parsed in "
+        f"windows of {tile + 2 * beyond} px that know nothing of each other",
+        stacklevel=2,
+    )
+    stride = net.backbone.output_stride
+    areas = tiles(*pixels.shape[:2], tile)
+    for area in _Counter(len(areas), progress).each(areas):
+        wider = grown(area, beyond, *pixels.shape[:2])
+        part = pixels[wider]
+        small = net.small_scores(to_input(part, net))[0]
+        rows, columns = (
+            axis(span, side, -(-side // stride), net.align_corners)
+            for span, side in zip(inside(area, wider), part.shape[:2], strict=True)
+        )
+        for strip, scores in strips(small[:, rows.positions, columns.positions], rows, columns):
+            top = area[0].start
+            yield (slice(top + strip.start, top + strip.stop), area[1]), scores
+
+
+class _Counter:
+    """Reports every tile that is done."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.done, self.total, self.progress = 0, total, progress
+
+    def each(self, areas: list[Area]) -> Iterator[Area]:
+        for area in areas:
+            yield area
+            self.done += 1
+            if self.progress:
+                self.progress(self.done, self.total)

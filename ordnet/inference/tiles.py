@@ -33,9 +33,7 @@ def inside(area: Area, outer: Area) -> Area:
 
 def overlap(one: Area, other: Area) -> Area | None:
     """What both areas cover; None where they do not meet."""
-    rows, columns = (
-        slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other, strict=True)
-    )
+    rows, columns = (slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other, strict=True))
     return (rows, columns) if rows.start < rows.stop and columns.start < columns.stop else None
 
 

@@ -126,7 +126,7 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
 
     with display.bar, stop_requests() as stop:
         evaluation: Evaluation | None = None
-        saved = time.monotonic()
+        saved, drawn = time.monotonic(), -math.inf
         while progress.epoch < training.epochs:
             net.train()
             if training.freeze_norm:
@@ -149,9 +149,7 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
                     advance(_about(progress, optimizer.param_groups[0]["lr"], speed))
                     if _anybody(bool(stop), device):
                         save_state()
-                        raise Stopped(
-                            f"stopped after a request; continue with --resume, the state is in {folder.state}"
-                        )
+                        raise Stopped(f"stopped, as asked, and saved; continue with --resume and --out {out}", stop)
                     if time.monotonic() - saved > 60 * training.save_minutes:
                         save_state()
                         saved = time.monotonic()
@@ -175,7 +173,9 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
                 if evaluation is not None and "miou" in record and (record["miou"] or 0.0) > progress.best:
                     progress.best = record["miou"] or 0.0
                     _keep(folder.best, kept, train_set, about)
-                curves(folder.epochs(), folder.curves)
+                if progress.epoch == training.epochs or time.monotonic() - drawn > _DRAW_SECONDS:
+                    curves(folder.epochs(), folder.curves)
+                    drawn = time.monotonic()
             progress.step, progress.loss, progress.parts = 0, 0.0, None
             progress.finished = progress.epoch == training.epochs
             save_state()
@@ -192,6 +192,10 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
 
 
 _ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "pixel_accuracy", "miou_by_range")
+
+
+_DRAW_SECONDS = 30
+"""Drawing takes about half a second; runs with short epochs do not draw after each."""
 
 
 class _Trainee(nn.Module):

@@ -12,6 +12,11 @@ from ordnet.errors import OrdnetError
 class Stopped(OrdnetError):
     """The run was asked to end, and has saved its state."""
 
+    def __init__(self, message: str, request: "StopRequest") -> None:
+        super().__init__(message)
+        # as a shell would report it; another process may have been the one that was asked
+        self.exit_code = 128 + (request.signal or signal.SIGTERM)
+
 
 class StopRequest:
     def __init__(self) -> None:

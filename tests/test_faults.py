@@ -1,0 +1,158 @@
+"""Real processes, real signals: killed anywhere and resumed, a run ends in the very same weights."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ordnet.files import write_text
+from tests.small_data import small_settings, write_folder
+
+# every step is followed by a saved state, so that kills fall between, before and into saves
+OFTEN = ("training.save_minutes=0.000001", "training.epochs=60", "evaluation.every=20")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "own")
+
+
+@pytest.fixture(scope="module")
+def settings_file(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("settings") / "run.yaml"
+    write_text(path, small_settings(folder, *OFTEN).to_yaml())
+    return path
+
+
+def command(settings_file, out, *words):
+    return [sys.executable, "-m", "ordnet", "train", str(settings_file), "--out", str(out), *words]
+
+
+def start(settings_file, out, *words, **options):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command(settings_file, out, *words), env=environment, **pipes, **options)
+
+
+def wait_for_state(out, process, newer_than=0.0):
+    """Until the run has saved a state of its own."""
+    path = out / "state" / "state.pt"
+    while not (path.exists() and path.stat().st_mtime > newer_than):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(settings_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    process = start(settings_file, out)
+    assert process.wait() == 0, process.stderr.read()
+    return out
+
+
+def assert_same_run(out, uninterrupted):
+    for name in ("last.safetensors", "best.safetensors"):
+        ours, theirs = load_file(out / name), load_file(uninterrupted / name)
+        for key in theirs:
+            assert torch.equal(ours[key], theirs[key]), f"{name}: {key}"
+    assert losses(out) == losses(uninterrupted)
+
+
+def losses(out):
+    records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [(r["epoch"], r["loss"], r.get("miou")) for r in records if r["event"] == "epoch"]
+
+
+def test_killed_at_random_points(settings_file, uninterrupted, tmp_path):
+    out, chance = tmp_path / "run", random.Random(0)
+    kills = 0
+    for _ in range(4):
+        begun = time.time()
+        process = start(settings_file, out, "--resume")
+        wait_for_state(out, process, begun)
+        time.sleep(chance.uniform(0, 0.4))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate()
+        if process.returncode == 0:
+            break
+    assert kills >= 2
+    process = start(settings_file, out, "--resume")
+    assert process.wait() == 0, process.stderr.read()
+    assert_same_run(out, uninterrupted)
+    assert not list(out.rglob(".*.tmp*")) or kills  # a kill may leave a temporary file, never a broken real one
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_asked_to_stop(settings_file, uninterrupted, tmp_path, number, code):
+    out = tmp_path / "run"
+    process = start(settings_file, out)
+    wait_for_state(out, process)
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.returncode == code, errors
+    assert "saved; continue with --resume" in errors
+    assert "Traceback" not in errors
+    process = start(settings_file, out, "--resume")
+    assert process.wait() == 0, process.stderr.read()
+    assert_same_run(out, uninterrupted)
+
+
+def test_a_second_start_is_refused(settings_file, tmp_path):
+    out = tmp_path / "run"
+    first = start(settings_file, out)
+    wait_for_state(out, first)
+    second = start(settings_file, out, "--force")
+    _, errors = second.communicate()
+    assert second.returncode == 1
+    assert "another process is training in" in errors
+    assert first.poll() is None
+    first.kill()
+    first.communicate()
+
+
+def test_a_full_disk(settings_file, uninterrupted, tmp_path):
+    """No file may grow beyond a few kilobytes, as on a disk without room: one message, and the run can go on later."""
+    out = tmp_path / "run"
+
+    def no_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    process = start(settings_file, out, preexec_fn=no_room)
+    _, errors = process.communicate()
+    assert process.returncode == 1, errors
+    assert "could not be written" in errors
+    assert "Traceback" not in errors
+    assert not list(out.rglob("*.safetensors")) and not list(out.rglob("*.pt"))
+    process = start(settings_file, out, "--resume")
+    assert process.wait() == 0, process.stderr.read()
+    assert_same_run(out, uninterrupted)
+
+
+def test_two_processes_take_the_same_steps(folder, tmp_path):
+    """Cross-entropy, norms frozen, no dropout: splitting the batch over processes changes nothing but rounding."""
+    exact = ("training.lovasz=0", "training.freeze_norm=true", "model.dropout=0", "training.epochs=8")
+    path = tmp_path / "run.yaml"
+    write_text(path, small_settings(folder, *exact).to_yaml())
+    single = start(path, tmp_path / "one")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    words = [*torchrun, *command(path, tmp_path / "two")[2:]]
+    double = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+    )
+    assert double.returncode == 0, double.stderr
+    assert single.wait() == 0, single.stderr.read()
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert len(one) == len(two) == 8
+    for (_, loss_one, miou_one), (_, loss_two, miou_two) in zip(one, two, strict=True):
+        assert loss_two == pytest.approx(loss_one, rel=1e-4)
+        assert miou_two == pytest.approx(miou_one, abs=1e-3)

@@ -1,0 +1,236 @@
+"""The loop within one process: what a run leaves behind, and what it refuses."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from ordnet.config import parse
+from ordnet.errors import OrdnetError
+from ordnet.model import checkpoint
+from ordnet.training import state as states
+from ordnet.training.loop import train
+from tests.small_data import CLASSES, small_settings, write_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "own")
+
+
+@pytest.fixture(scope="module")
+def finished(folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "finished"
+    train(small_settings(folder), out)
+    return out
+
+
+def epochs(out):
+    records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    return [record for record in records if record["event"] == "epoch"]
+
+
+def final(out):
+    return load_file(out / "last.safetensors")
+
+
+def assert_same_weights(a, b, atol=0.0):
+    assert a.keys() == b.keys()
+    for key in a:
+        torch.testing.assert_close(a[key], b[key], rtol=0, atol=atol, msg=lambda m, key=key: f"{key}: {m}")
+
+
+def test_run_folder(finished, folder):
+    names = {path.name for path in finished.iterdir()}
+    assert names >= {
+        "settings.yaml",
+        "log.jsonl",
+        "curves.png",
+        "best.safetensors",
+        "last.safetensors",
+        "state",
+        "report.html",
+    }
+    assert parse(yaml.safe_load((finished / "settings.yaml").read_text()), "x") == small_settings(folder)
+    first = json.loads((finished / "log.jsonl").read_text().splitlines()[0])
+    assert first["event"] == "start"
+    assert {"torch", "commit", "threads", "device", "cores"} <= set(first)
+    records = epochs(finished)
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    for record in records:
+        assert {"loss", "cross_entropy", "lovasz", "miou", "pixel_accuracy", "rate", "images_per_second"} <= set(record)
+        assert {"added", "varying", "gate_mean", "gate_spread"} <= set(record)
+        assert record["protocol"] == "whole"
+    assert "data:image/png;base64," in (finished / "report.html").read_text()
+
+
+def test_it_learns(finished):
+    records = epochs(finished)
+    assert records[-1]["loss"] < records[0]["loss"]
+
+
+def test_checkpoints_need_nothing_else(finished):
+    loaded = checkpoint.load(finished / "best.safetensors")
+    assert loaded.classes == CLASSES
+    assert loaded.about["protocol"] == "whole"
+    assert loaded.about["miou"] == max(record["miou"] for record in epochs(finished))
+
+
+def test_the_same_settings_give_the_same_weights(finished, folder, tmp_path):
+    train(small_settings(folder), tmp_path / "again")
+    assert_same_weights(final(finished), final(tmp_path / "again"))
+
+
+def test_another_seed_gives_others(finished, folder, tmp_path):
+    train(small_settings(folder, "training.seed=1"), tmp_path / "other")
+    assert not torch.equal(final(finished)["head.4.weight"], final(tmp_path / "other")["head.4.weight"])
+
+
+EXACT = ("training.lovasz=0", "training.freeze_norm=true", "model.dropout=0")
+
+
+def test_accumulation_is_the_whole_batch(folder, tmp_path):
+    """Cross-entropy is divided by the pixels of the whole batch, however it is split."""
+    train(small_settings(folder, *EXACT), tmp_path / "whole")
+    train(small_settings(folder, *EXACT, "training.micro_batch=1"), tmp_path / "split")
+    assert_same_weights(final(tmp_path / "whole"), final(tmp_path / "split"), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("training.optimizer=adamw", "training.rate=0.001", "training.clip=1.0"),
+        ("model.auxiliary=true", "model.variant=dilated-fcn"),
+        ("training.class_weights=[1, 1, 4]", "training.lovasz_per_image=true"),
+        ("training.channels_last=false", "evaluation.every=2", "data.limit=8", "data.jitter=0.3"),
+    ],
+)
+def test_options(folder, tmp_path, changes):
+    run = train(small_settings(folder, *changes, "training.epochs=2"), tmp_path / "run")
+    assert run.figures["images"] == 3
+    assert all(torch.isfinite(tensor).all() for tensor in final(run.folder).values())
+
+
+def test_average(folder, tmp_path):
+    """With an averaged network, the average is what is kept: between its start and the last weights."""
+    plain = train(small_settings(folder, "training.epochs=1"), tmp_path / "plain")
+    averaged = train(small_settings(folder, "training.epochs=1", "training.ema=0.5"), tmp_path / "ema")
+    state = states.load(averaged.folder / "state", print)
+    assert_same_weights({k: v for k, v in state["net"].items()}, final(plain.folder))
+    kept = final(averaged.folder)["head.4.weight"]
+    assert not torch.equal(kept, state["net"]["head.4.weight"])
+    assert torch.equal(kept, state["averaged"]["head.4.weight"])
+
+
+def test_frozen_norms_keep_their_statistics(folder, tmp_path):
+    run = train(small_settings(folder, "training.freeze_norm=true", "training.epochs=1"), tmp_path / "frozen")
+    norms = {k: v for k, v in final(run.folder).items() if k.endswith("running_mean")}
+    assert norms
+    assert not any(v.any() for v in norms.values())
+
+
+def test_a_stage_from_a_checkpoint(finished, folder, tmp_path):
+    best = finished / "best.safetensors"
+    settings = small_settings(folder, "training.epochs=1", "training.rate=1e-12", "training.freeze_norm=true")
+    train(settings, tmp_path / "same", init=best)
+    assert_same_weights(load_file(best), final(tmp_path / "same"), atol=1e-6)
+
+
+def test_new_classes_get_a_new_last_layer(finished, tmp_path, capsys):
+    other = write_folder(tmp_path / "other", classes=("sky", "ground", "car", "person"))
+    settings = small_settings(other, "training.epochs=1", "training.rate=1e-12", "training.freeze_norm=true")
+    train(settings, tmp_path / "stage", init=finished / "best.safetensors")
+    assert "the last layer starts anew" in capsys.readouterr().err.replace("\n", " ")
+    before, after = load_file(finished / "best.safetensors"), final(tmp_path / "stage")
+    assert after["head.4.weight"].shape[0] == 4
+    torch.testing.assert_close(
+        after["stem" if "stem" in after else "backbone.stem.0.weight"], before["backbone.stem.0.weight"]
+    )
+
+
+def test_another_network_is_no_start(finished, folder, tmp_path):
+    settings = small_settings(folder, "model.variant=mr")
+    with pytest.raises(OrdnetError, match="holds another network"):
+        train(settings, tmp_path / "x", init=finished / "best.safetensors")
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_not_overwritten(finished, folder):
+    before = (finished / "last.safetensors").read_bytes()
+    with pytest.raises(OrdnetError, match="holds a finished run"):
+        train(small_settings(folder), finished)
+    train(small_settings(folder), finished, resume=True)  # nothing to do
+    assert (finished / "last.safetensors").read_bytes() == before
+
+
+def test_force_overwrites_the_run_and_nothing_else(finished, folder, tmp_path):
+    import shutil
+
+    out = tmp_path / "copy"
+    shutil.copytree(finished, out)
+    (out / "notes.txt").write_text("mine")
+    train(small_settings(folder, "training.epochs=1"), out, force=True)
+    assert len(epochs(out)) == 1
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def unfinished(finished, tmp_path, epoch=2):
+    """A copy of the finished run as it was after some epochs."""
+    import shutil
+
+    out = tmp_path / "unfinished"
+    shutil.copytree(finished, out)
+    state = states.load(out / "state", print)
+    state["progress"]["finished"] = False
+    for name in ("state.pt", "previous.pt"):
+        torch.save(state, out / "state" / name)
+    return out
+
+
+def test_other_settings_are_not_resumed(finished, folder, tmp_path):
+    out = unfinished(finished, tmp_path)
+    with pytest.raises(OrdnetError, match=r"training\.rate: was 0\.05, now 0\.1"):
+        train(small_settings(folder, "training.rate=0.1"), out, resume=True)
+    with pytest.raises(OrdnetError, match="unfinished run; continue it with --resume"):
+        train(small_settings(folder), out)
+
+
+def test_a_state_cut_short_falls_back(finished, folder, tmp_path, capsys):
+    """The state before it is one epoch older: the last epoch is trained again, to the same end."""
+    import shutil
+
+    out = tmp_path / "cut"
+    shutil.copytree(finished, out)
+    current = out / "state" / "state.pt"
+    current.write_bytes(current.read_bytes()[:1000])
+    train(small_settings(folder), out, resume=True)
+    assert "is damaged" in capsys.readouterr().err
+    assert_same_weights(final(finished), final(out))
+    assert [record["epoch"] for record in epochs(out)] == [1, 2, 3]
+    assert [r["loss"] for r in epochs(out)] == [r["loss"] for r in epochs(finished)]
+
+
+def test_no_readable_state_at_all(finished, folder, tmp_path):
+    out = unfinished(finished, tmp_path)
+    for name in ("state.pt", "previous.pt"):
+        (out / "state" / name).write_bytes(b"PK")
+    with pytest.raises(OrdnetError, match="no state in .* can be read; start over with --force"):
+        train(small_settings(folder), out, resume=True)
+
+
+def test_a_loss_that_is_not_finite(folder, tmp_path):
+    with pytest.raises(OrdnetError, match=r"the loss is not finite at step \d+ \(loss .*cross_entropy .*lovasz"):
+        train(small_settings(folder, "training.rate=1e18", "training.epochs=20"), tmp_path / "wild")
+
+
+def test_a_broken_data_set_is_named_before_training(tmp_path):
+    folder = write_folder(tmp_path / "broken")
+    (folder / "labels" / "000.png").write_bytes(b"no label")
+    with pytest.raises(OrdnetError, match=r"000\.png"):
+        train(small_settings(folder), tmp_path / "run")
+    run = train(small_settings(folder, "data.skip_broken=true", "training.epochs=1"), tmp_path / "run")
+    assert run.figures["images"] == 3
