@@ -1,26 +1,23 @@
 """Generated scenes: what decides an ambiguous class lies where it should, and nowhere else."""
 
-import hashlib
 import itertools
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
 from ordnet.data import scenes
 from ordnet.data.dataset import read_pair
+from ordnet.data.loader import normalise
 from ordnet.data.scenes import CLEARANCE, HALF, Kinds, Scenes, draw, open_split
 from ordnet.errors import OrdnetError
+from ordnet.model.build import build
 
 GROUNDS = (scenes.GRASS, scenes.WATER, scenes.ROAD)
 VEHICLES = (scenes.TRACTOR, scenes.BOAT, scenes.CAR)
 TEST_STREAM = 9
-
-
-def quarter(label, name):
-    rows = slice(0, HALF) if "upper" in name else slice(HALF, None)
-    return label[rows, slice(0, HALF) if "left" in name else slice(HALF, None)]
 
 
 def nearest(mask, others):
@@ -31,15 +28,17 @@ def nearest(mask, others):
 
 @pytest.mark.parametrize("index", range(6))
 def test_nothing_within_sight_of_a_vehicle_depends_on_any_choice(index):
-    drawn = [
-        draw(TEST_STREAM, index, kinds=Kinds(*kinds))
-        for kinds in itertools.product(range(3), range(3), range(3), [0, 1])
+    # each choice with each value beside several of the others
+    choices = [
+        (kind, (kind + turn) % 3, (kind + 2 * turn) % 3, (kind + turn) % 2) for kind in range(3) for turn in range(3)
     ]
+    drawn = [draw(TEST_STREAM, index, kinds=Kinds(*kinds)) for kinds in choices]
     images = np.stack([image for image, _ in drawn])
+    vehicles = np.stack([np.isin(label, VEHICLES) for _, label in drawn])
+    assert (vehicles == vehicles[0]).all()
     changed = (images != images[0]).any(axis=(0, 3))
     assert changed.any()
-    for _, label in drawn:
-        assert nearest(np.isin(label, VEHICLES), changed) > CLEARANCE
+    assert nearest(vehicles[0], changed) > CLEARANCE
 
 
 @pytest.mark.parametrize("index", range(12))
@@ -49,6 +48,24 @@ def test_nothing_within_sight_of_the_pale_ground_depends_on_its_class(index):
     assert changed.any()
     assert nearest(sand == scenes.SAND, changed) > CLEARANCE
     np.testing.assert_array_equal(sand == scenes.SAND, snow == scenes.SNOW)
+
+
+def test_a_network_without_context_scores_ambiguous_pixels_alike_whatever_their_class():
+    torch.manual_seed(0)
+    net = build("dilated-fcn", classes=len(scenes.CLASSES), backbone="tiny").eval()
+    for index in range(3):
+        drawn = [draw(TEST_STREAM, index, kinds=Kinds(k, (k + 1) % 3, (k + 2) % 3, k % 2)) for k in range(3)]
+        with torch.no_grad():
+            scores = net(normalise(torch.from_numpy(np.stack([image for image, _ in drawn])).permute(0, 3, 1, 2)))
+        vehicles = torch.from_numpy(np.isin(drawn[0][1], VEHICLES))
+        assert torch.allclose(scores[:, :, vehicles], scores[:1, :, vehicles], atol=1e-5)
+        # the first two differ in the far ground as well, which the pale ground's edge may see
+        pair = [draw(TEST_STREAM, index, kinds=Kinds(0, 0, 0, pale)) for pale in (0, 1)]
+        with torch.no_grad():
+            scores = net(normalise(torch.from_numpy(np.stack([image for image, _ in pair])).permute(0, 3, 1, 2)))
+        pale = torch.from_numpy(pair[0][1] == scenes.SAND)
+        assert torch.allclose(scores[0][:, pale], scores[1][:, pale], atol=1e-5)
+        assert not torch.allclose(scores[0], scores[1], atol=1e-3)
 
 
 @pytest.mark.parametrize("index", range(12))
@@ -63,8 +80,7 @@ def test_the_pale_ground_and_its_tree_lie_in_different_quarters(index):
 def test_each_vehicle_quarter_holds_its_own_telling_ground_and_no_other():
     for index, (left, right) in enumerate(itertools.product(range(3), repeat=2)):
         _, label = draw(TEST_STREAM, index, kinds=Kinds(left, right, 0, 0))
-        for name, kind in (("lower left", left), ("lower right", right)):
-            part = quarter(label, name)
+        for part, kind in ((label[HALF:, :HALF], left), (label[HALF:, HALF:], right)):
             assert set(np.unique(part)) == {GROUNDS[kind], VEHICLES[kind], scenes.PAVEMENT}
             # enough to be found: an eighth of the quarter tells, and the vehicle owns some 280 pixels
             assert (part == GROUNDS[kind]).sum() > 500
@@ -98,7 +114,8 @@ def test_classes_are_balanced_and_independent(many):
         assert hit_rate(kinds[:, a], kinds[:, b]) < chance + 0.09, (a, b)
 
 
-def test_the_ground_that_prevails_in_the_picture_does_not_tell_the_vehicle(many):
+def test_the_ground_that_prevails_in_the_picture_hardly_tells_the_vehicle(many):
+    """Chance is a third. A little more is left, since a vehicle's own quarter is part of the picture."""
     labels, kinds = many
     areas = np.array([[(label == ground).sum() for ground in GROUNDS] for label in labels])
     for side in (0, 1):
@@ -132,15 +149,19 @@ def test_every_class_occurs_and_states_its_range(many):
     assert by_range["long"] == {"sand", "snow"}
 
 
-def digest(size):
-    parts = [draw(stream, index, size) for stream in (0, 1) for index in (0, 7, 1999)]
-    return hashlib.sha256(b"".join(array.tobytes() for part in parts for array in part)).hexdigest()
+DIGEST = """
+import hashlib
+from ordnet.data.scenes import draw
+parts = [draw(stream, index) for stream in (0, 1) for index in (0, 7, 1999)]
+digest = hashlib.sha256(b"".join(array.tobytes() for part in parts for array in part)).hexdigest()
+"""
 
 
 def test_the_same_in_another_process():
-    code = "import sys; sys.path.insert(0, 'tests'); from test_scenes import digest; print(digest(128))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == digest(128)
+    here = {}
+    exec(DIGEST, here)
+    done = subprocess.run([sys.executable, "-c", DIGEST + "print(digest)"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == here["digest"]
 
 
 def test_splits_are_different_pictures():

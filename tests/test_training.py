@@ -118,7 +118,7 @@ def test_average(folder, tmp_path):
     plain = train(small_settings(folder, "training.epochs=1"), tmp_path / "plain")
     averaged = train(small_settings(folder, "training.epochs=1", "training.ema=0.5"), tmp_path / "ema")
     state = states.load(averaged.folder / "state", print)
-    assert_same_weights({k: v for k, v in state["net"].items()}, final(plain.folder))
+    assert_same_weights(state["net"], final(plain.folder))
     kept = final(averaged.folder)["head.4.weight"]
     assert not torch.equal(kept, state["net"]["head.4.weight"])
     assert torch.equal(kept, state["averaged"]["head.4.weight"])
@@ -218,7 +218,7 @@ def test_no_readable_state_at_all(finished, folder, tmp_path):
     out = unfinished(finished, tmp_path)
     for name in ("state.pt", "previous.pt"):
         (out / "state" / name).write_bytes(b"PK")
-    with pytest.raises(OrdnetError, match="no state in .* can be read; start over with --force"):
+    with pytest.raises(OrdnetError, match=r"no state in .* can be read; start over with --force"):
         train(small_settings(folder), out, resume=True)
 
 

@@ -38,13 +38,17 @@ def open_rgb(source: Source, at_least: tuple[int, int] | None = None, largest: i
     than that. `largest` is the number of pixels beyond which the picture is refused before decoding.
     """
     with opened(source, largest) as image:
-        orientation = _orientation(image)
         if at_least is not None:
-            image.draft(None, at_least[::-1] if orientation in _SIDEWAYS else at_least)
+            image.draft(None, at_least[::-1] if _orientation(image) in _SIDEWAYS else at_least)
         image.load()
-        picture = as_rgb(image)
-        move = _UPRIGHT.get(orientation)
-        return picture if move is None else picture.transpose(move)
+        return upright_rgb(image)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """An opened picture as 8-bit RGB, turned as its EXIF data says."""
+    move = _UPRIGHT.get(_orientation(image))
+    picture = as_rgb(image)
+    return picture if move is None else picture.transpose(move)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

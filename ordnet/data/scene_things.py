@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ordnet.data.scene_canvas import Canvas, Texture, Vector, block, disc, planes, wedge
+from ordnet.data.scene_canvas import Canvas, Shape, Texture, Vector, block, disc, planes, wedge
 
 VEHICLE_HEIGHT, VEHICLE_WIDTH = 17, 24
 TREE_HEIGHT, TREE_HALF_WIDTH = 30, 12
@@ -49,38 +49,46 @@ def _wheel(middle_y: float, middle_x: float) -> Texture:
 
 
 def palm(canvas: Canvas, bottom: float, middle: float, class_id: int) -> None:
-    top = bottom - TREE_HEIGHT
-    canvas.paint(wedge(top + 8, bottom, middle, 1.4, 2.2), _WOOD, class_id, (top, middle - 3, bottom, middle + 3))
-    for reach, drop in ((-7.5, 5), (7.5, 5), (-6, 9), (6, 9), (-5, 2.5), (5, 2.5)):
-        _frond(canvas, top + 7, middle, reach, drop, class_id)
-    for side in (-2, 2):
-        canvas.paint(disc(top + 9, middle + side, 2), (226, 96, 48), class_id, (top, middle - 5, bottom, middle + 5))
+    top, box = bottom - TREE_HEIGHT, _tree_box(bottom, middle)
+    near = (top, middle - 5, bottom, middle + 5)
+
+    def crown_paint(y: np.ndarray, x: np.ndarray, grain: np.ndarray) -> np.ndarray:
+        return planes(_FRONDS) * np.minimum(1.1 - 0.025 * (y - top), 1) + 8 * grain
+
+    canvas.paint(wedge(top + 8, bottom, middle, 1.4, 2.2), _WOOD, class_id, near)
+    canvas.paint(_crown(top + 7, middle), crown_paint, class_id, (top, box[1], top + 19, box[3]))
+    # coconuts left and right
+    canvas.paint(lambda y, x: np.hypot(y - top - 9, np.abs(x - middle) - 2) - 2, (226, 96, 48), class_id, near)
 
 
-def _frond(canvas: Canvas, root_y: float, root_x: float, reach: float, drop: float, class_id: int) -> None:
-    """A leaf: half a moon that hangs from the root."""
-    middle_y, middle_x = root_y + drop - 5, root_x + reach * 0.8
+def _crown(root_y: float, root_x: float) -> Shape:
+    """Six leaves that hang from the root."""
+    reach = np.array((-7.5, 7.5, -6, 6, -5, 5), np.float32)[:, None, None]
+    drop = np.array((5, 5, 9, 9, 2.5, 2.5), np.float32)[:, None, None]
     tilt = np.arctan2(drop - 3.5, reach)
     cos, sin = np.cos(tilt), np.sin(tilt)
 
     def shape(y: np.ndarray, x: np.ndarray) -> np.ndarray:
-        along = (x - middle_x) * cos + (y - middle_y) * sin
-        across = (y - middle_y) * cos - (x - middle_x) * sin
-        return np.hypot(along, across * 2.2) - 6
+        down, right = y - (root_y + drop - 5), x - (root_x + reach * 0.8)
+        leaves = np.hypot(right * cos + down * sin, (down * cos - right * sin) * 2.2)
+        return leaves.min(axis=0) - 6
 
-    shade = 1.0 - 0.03 * drop
-    colour = (_FRONDS[0] * shade, _FRONDS[1] * shade, _FRONDS[2] * shade)
-    canvas.paint(shape, colour, class_id, _tree_box(root_y - 7 + TREE_HEIGHT, root_x))
+    return shape
 
 
 def pine(canvas: Canvas, bottom: float, middle: float, class_id: int) -> None:
     top, box = bottom - TREE_HEIGHT, _tree_box(bottom, middle)
     canvas.paint(block(bottom - 7, middle - 2, bottom, middle + 2), _WOOD, class_id, box)
     for level, (start, half) in enumerate(((14, 11), (7, 8.5), (0, 6))):
-        shade = 0.85 + 0.15 * level
-        colour = (_NEEDLES[0] * shade, _NEEDLES[1] * shade, _NEEDLES[2] * shade)
-        canvas.paint(wedge(top + start, top + start + 11, middle, 0, half), colour, class_id, box)
-        canvas.paint(wedge(top + start, top + start + 3.5, middle, 0, half * 0.32), _FROST, class_id, box)
+        tip = top + start
+        tier = planes(_NEEDLES) * (0.85 + 0.15 * level)
+        canvas.paint(
+            wedge(tip, tip + 11, middle, 0, half), _frosted(tip, tier), class_id, (tip, box[1], tip + 12, box[3])
+        )
+
+
+def _frosted(tip: float, needles: np.ndarray) -> Texture:
+    return lambda y, x, grain: np.where((y < tip + 3.5) & (x > 0), planes(_FROST), needles)
 
 
 def _tree_box(bottom: float, middle: float) -> tuple[float, float, float, float]:
@@ -111,6 +119,10 @@ def house(canvas: Canvas, bottom: float, left: float, class_id: int, rng: np.ran
 
 
 def cloud(canvas: Canvas, middle_y: float, middle_x: float, class_id: int) -> None:
-    for dy, dx, radius in ((0, -4, 3.2), (-1.5, 0, 4), (0, 4.5, 3)):
-        y, x = middle_y + dy, middle_x + dx
-        canvas.paint(disc(y, x, radius, 1.3), (246, 248, 250), class_id, (y - 5, x - 5, y + 5, x + 5))
+    puffs = (
+        disc(middle_y, middle_x - 4, 3.2, 1.3),
+        disc(middle_y - 1.5, middle_x, 4, 1.3),
+        disc(middle_y, middle_x + 4.5, 3, 1.3),
+    )
+    box = (middle_y - 6, middle_x - 9, middle_y + 5, middle_x + 9)
+    canvas.paint(lambda y, x: np.minimum.reduce([puff(y, x) for puff in puffs]), (246, 248, 250), class_id, box)

@@ -2,7 +2,7 @@
 
 Short: sky, grounds, houses and trees have their own look. Middle: the same vehicle is a boat, a car or a tractor. The
 paved yard around it tells nothing; the water, road or grass around the yard, in the same quarter of the picture, does.
-The other quarters have grounds of their own. Long: the same pale ground is sand or snow. A palm or a pine tells which,
+The other quarters have grounds of their own. Long: the same pale ground is sand or snow. Palms or pines tell which,
 across the picture in another quarter.
 
 Every part draws from a random stream of its own, so no choice of class can leave a trace in what another part draws.

@@ -4,9 +4,11 @@ The network runs tile by tile, several times over the picture: first to add up w
 of the whole map, last to give the scores. Tiles look beyond their edges by a halo, so that convolutions see what they
 would see in the whole picture; at the picture's own edge the halo ends, and padding is what it always is.
 
-The context is exact whatever the halo. The convolutions are exact where the halo covers the backbone's receptive field
-(as it does for `tiny`); deep backbones see a thousand pixels and more, of which the outer ones hardly count: there the
-halo ends at HALO, and scores near tile edges differ a little (docs/huge-pictures.md has the figures).
+The context is a sum over the whole picture whatever the halo. With a halo that covers the backbone's receptive field
+the result is that of one pass: so it is without being asked for tiny, mobilenet_v2, resnet18 and resnet50(s). The
+deeper ResNets see 425 to 727 px to each side, of which the outer ones hardly count: there the halo ends at HALO.
+What a halo too small costs, for mobilenet_v2 (which sees 245 px) and tiles of 256 px, as the mean difference of scores
+in their standard deviations: halo 0 px 7 %, 64 px 2 %, 128 px 0.4 %, 192 px 0.03 %, 256 px none.
 
 Blocks that attend with a softmax have no such sums. They are run on overlapping windows: what is further away than a
 window they do not see, and a warning says so.
@@ -29,7 +31,7 @@ from ordnet.model.omni_range import OmniRange
 
 TILE = 1024
 """Side of a tile in pixels, without its halo."""
-HALO = 192
+HALO = 256
 """The widest halo in pixels that is taken without being asked for."""
 
 Progress = Callable[[int, int], object]

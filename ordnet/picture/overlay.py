@@ -12,6 +12,8 @@ NO_CLASS = (128, 128, 128)
 _DARKEN = 0.35
 _STRIPE = 8
 """Ignored pixels carry diagonal stripes this many pixels apart."""
+_ROWS = 64 * _STRIPE
+"""Rows that are blended at once; a multiple of the stripes' distance, so that they run on."""
 
 
 def colour_map(labels: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
@@ -29,7 +31,16 @@ def overlay(image: np.ndarray, labels: np.ndarray, colours: Sequence[Colour], st
         raise ValueError(f"the picture has {image.shape[:2]} pixels, the labels {labels.shape}: they must be the same")
     if not 0 <= strength <= 1:
         raise ValueError(f"strength goes from 0 to 1, not {strength}")
-    # in whole numbers of 1/256: a float copy of a large picture takes four times its memory
+    result = np.empty_like(image)
+    # a few rows at a time: what lies between the picture and the result takes several times their memory
+    for top in range(0, len(image), _ROWS):
+        rows = slice(top, top + _ROWS)
+        result[rows] = _blended(image[rows], labels[rows], colours, strength)
+    return result
+
+
+def _blended(image: np.ndarray, labels: np.ndarray, colours: Sequence[Colour], strength: float) -> np.ndarray:
+    # in whole numbers of 1/256, which are exact and half the size of floats
     weight = round(strength * 256)
     blended = image * np.uint16(256 - weight) + _table(colours)[labels] * np.uint16(weight)
     result = (blended >> 8).astype(np.uint8)

@@ -33,6 +33,7 @@ def start_network(
             f"({len(names)}: {_few(names)}): the last layer starts anew"
         )
     wrong = [key for key in own if key not in fresh and (key not in given or given[key].shape != own[key].shape)]
+    wrong += [key for key in given if key not in own]
     if wrong:
         raise OrdnetError(
             f"{init} holds another network ({before.net.config.variant}, {before.net.config.backbone}) than "
