@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ordnet.evaluation.session import evaluate as evaluate
+    from ordnet.inference.parser import Parser as Parser
+    from ordnet.inference.parser import load as load
     from ordnet.model.build import backbones as backbones
     from ordnet.model.build import build as build
     from ordnet.model.build import variants as variants
     from ordnet.model.omni_range import OmniRange as OmniRange
+    from ordnet.training.run import train as train
 
 _HOME = {
     "OmniRange": "ordnet.model.omni_range",
+    "Parser": "ordnet.inference.parser",
     "backbones": "ordnet.model.build",
     "build": "ordnet.model.build",
+    "evaluate": "ordnet.evaluation.session",
+    "load": "ordnet.inference.parser",
+    "train": "ordnet.training.run",
     "variants": "ordnet.model.build",
 }
 # `ordnet.training.lovasz.…` works without further imports

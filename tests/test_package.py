@@ -17,12 +17,13 @@ LAYERS = [
     {"__main__"},
     {"commands", "serve"},
     {"study", "bench"},
-    {"training", "recipes"},
+    {"training"},
     {"evaluation"},
     {"inference"},
     {"data", "model", "picture"},
+    {"recipes"},
     {"config"},
-    {"errors", "files", "lazy", "__init__"},
+    {"errors", "files", "lazy", "progress", "__init__"},
 ]
 ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
 
@@ -63,7 +64,7 @@ def test_every_part_has_a_layer():
 
 
 def test_public_names():
-    assert sorted(ordnet.__all__) == ["OmniRange", "backbones", "build", "variants"]
+    assert sorted(ordnet.__all__) == ["OmniRange", "Parser", "backbones", "build", "evaluate", "load", "train", "variants"]
     for name in ordnet.__all__:
         assert callable(getattr(ordnet, name))
     with pytest.raises(AttributeError, match="it offers"):
@@ -91,7 +92,7 @@ def test_parts_are_reached_through_the_package():
     assert run_isolated(code).strip() == "True"
 
 
-COMMANDS = ["bench", "data", "evaluate", "recipes", "train"]
+COMMANDS = ["bench", "data", "evaluate", "predict", "recipes", "train"]
 
 
 def test_help_lists_the_commands_that_exist():

@@ -6,9 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ordnet.bench.measure import interleaved, peak_megabytes, progress
+from ordnet.bench.measure import interleaved, peak_megabytes
 from ordnet.bench.table import Row
 from ordnet.data.labels import IGNORE
+from ordnet.progress import progress
 from ordnet.training.lovasz import lovasz_softmax
 
 SCORES = ("random", "peaked")

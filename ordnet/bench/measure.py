@@ -12,10 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 from ordnet.errors import OrdnetError
+from ordnet.progress import progress
 
 
 @dataclass(frozen=True)
@@ -48,19 +46,6 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], repeats: int) -
 def _timing(seconds: list[float]) -> Timing:
     median = statistics.median(seconds)
     return Timing(median, (max(seconds) - min(seconds)) / 2 / median)
-
-
-def progress() -> Progress:
-    """On standard error, gone when done, silent where there is no terminal."""
-    console = Console(stderr=True)
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.completed}/{task.total} {task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
 
 
 def peak_megabytes(prepare: str, **arguments: Any) -> float:

@@ -10,6 +10,7 @@ import typer
 
 from ordnet.commands import bench, data
 from ordnet.commands.evaluate import evaluate
+from ordnet.commands.predict import predict
 from ordnet.commands.recipes import recipes
 from ordnet.commands.train import train
 from ordnet.errors import OrdnetError
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(evaluate)
+app.command()(predict)
 app.command()(recipes)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")

@@ -38,6 +38,9 @@ def check(
         list[str] | None, typer.Option(help="Only this split; may be repeated. Train, val and test without it.")
     ] = None,
     workers: Workers = 2,
+    write_split: Annotated[
+        bool, typer.Option("--write-split", help="Write the split chosen for a folder without lists to its lists.")
+    ] = False,
 ) -> None:
     """Find what is missing, broken or mislabelled.
 
@@ -46,10 +49,12 @@ def check(
 
     Ends with exit code 1 where something has to be mended.
     """
-    from ordnet.bench.measure import progress
     from ordnet.commands import data_tables
     from ordnet.data.scan import Problem, leaks, scan
+    from ordnet.progress import progress
 
+    if write_split:
+        _write_lists(name)
     opened, failed = _open_splits(name, split or ("train", "val", "test"))
     remarks = []
     if not split and "test" in failed:  # few data sets have one
@@ -68,17 +73,27 @@ def check(
         raise typer.Exit(1)
 
 
+def _write_lists(name: str) -> None:
+    from ordnet.data.folder import write_split
+
+    kind, _, path = name.partition(":")
+    if kind != "folder" or not path:
+        raise OrdnetError(f"--write-split is for folder:PATH; {name} has its own splits")
+    for written in write_split(path):
+        typer.echo(f"wrote {written}")
+
+
 @app.command()
 def stats(name: Name, split: Split = "train", workers: Workers = 2, json: Json = None) -> None:
     """Count pixels and images of every class; suggest weights.
 
     The weights follow median-frequency balancing: rare classes count more. They come as a word for `ordnet train`.
     """
-    from ordnet.bench.measure import progress
     from ordnet.commands import data_tables
     from ordnet.data.catalogue import open_dataset
     from ordnet.data.scan import scan
     from ordnet.data.statistics import summary
+    from ordnet.progress import progress
 
     dataset = open_dataset(name, split)
     with progress() as bar:
@@ -138,11 +153,11 @@ def correlate(
     Labels are cut into patches; the numbers (the paper's Eq. 3) hold inside a patch and between each two of them. High
     numbers on the diagonal say that pixels of one patch belong together: what the middle-range branch lives on.
     """
-    from ordnet.bench.measure import progress
     from ordnet.commands import data_tables
     from ordnet.data.catalogue import open_dataset
     from ordnet.evaluation import correlation
     from ordnet.picture.charts import correlation_maps
+    from ordnet.progress import progress
 
     sides = _sides(patches, context.args)
     _check_picture(out, ("png", "jpg", "jpeg", "webp", "pdf", "svg"))
@@ -210,12 +225,12 @@ def _choose(dataset: "Dataset", n: int | None, usual: int, seed: int) -> list[in
 def _sheet(dataset: "Dataset", chosen: Sequence[int], seed: int, crop: int) -> "Image.Image":
     import numpy as np
 
-    from ordnet.bench.measure import progress
     from ordnet.config import DataConfig
     from ordnet.data.augment import augment, generator
     from ordnet.data.dataset import read_pair
     from ordnet.picture.contact_sheet import contact_sheet
     from ordnet.picture.overlay import NO_CLASS, overlay
+    from ordnet.progress import progress
 
     tiles: list[np.ndarray] = []
     seen: set[int] = set()

@@ -39,10 +39,10 @@ def import_annotations(
     Large shapes are painted first, so that small ones lie on top; of two that are equally large, the later one does.
     Shapes named ignore or __ignore__ mark pixels that never count. What lies outside a picture is cut off.
     """
-    from ordnet.bench.measure import progress
     from ordnet.commands import data_tables
     from ordnet.data import coco_json, labelme
     from ordnet.data.convert import write_folder
+    from ordnet.progress import progress
 
     if source is Source.labelme and images is not None:
         raise OrdnetError("--images belongs to coco: labelme files name their pictures")

@@ -1,5 +1,6 @@
 """`ordnet evaluate`: a checkpoint's scores on a split, each with its protocol."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +21,12 @@ def evaluate(
     """Mean IoU, accuracies and IoU by class of a model on a data set."""
     import json as json_format
 
-    from ordnet.evaluation.session import evaluate_checkpoint
+    from ordnet.evaluation.session import evaluate as run
     from ordnet.files import write_text
 
     with _bar() as progress:
-        evaluation = evaluate_checkpoint(model, data, split, protocol, skip_broken=skip_broken, progress=progress)
-    if evaluation is None:  # the first process speaks for all
+        evaluation = run(model, data, split, protocol, skip_broken=skip_broken, progress=progress)
+    if os.environ.get("RANK", "0") != "0":  # the first process speaks for all
         return
     figures = evaluation.figures()
     _print(figures)
@@ -40,7 +41,7 @@ def evaluate(
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], object]]:
-    from ordnet.bench.measure import progress
+    from ordnet.progress import progress
 
     with progress() as bar:
         task = bar.add_task("pictures", total=None)

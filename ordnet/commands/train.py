@@ -19,14 +19,6 @@ def train(
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave unreadable pictures out.")] = False,
 ) -> None:
     """Train a parser; killed anywhere, it continues with --resume."""
-    from ordnet.config import override
-    from ordnet.recipes import settings_of
-    from ordnet.training.loop import train as run
+    from ordnet.training.run import train as run
 
-    settings = settings_of(recipe)
-    if data:
-        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"name": data})})
-    if skip_broken:
-        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"skip_broken": True})})
-    settings = override(settings, set_ or [])
-    run(settings, out or Path("runs") / Path(recipe).stem, resume=resume, force=force, init=init)
+    run(recipe, data, out, set_ or [], resume=resume, force=force, init=init, skip_broken=skip_broken)

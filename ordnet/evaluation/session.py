@@ -10,13 +10,14 @@ from torch import distributed
 
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.evaluate import Evaluation, evaluate, refuse_other_classes
+from ordnet.evaluation.evaluate import Evaluation, refuse_other_classes
+from ordnet.evaluation.evaluate import evaluate as evaluate_network
 from ordnet.model import checkpoint
 
 PROTOCOLS = ("whole", "multiscale", "encnet")
 
 
-def evaluate_checkpoint(
+def evaluate(
     model: str | Path,
     data: str,
     split: str = "val",
@@ -24,8 +25,11 @@ def evaluate_checkpoint(
     *,
     skip_broken: bool = False,
     progress: Callable[[int, int], object] = lambda done, total: None,
-) -> Evaluation | None:
-    """The result, on the first process; None on the others (under torchrun). `progress` hears done and total."""
+) -> Evaluation:
+    """Scores of a checkpoint on a split; under torchrun every process gets the whole result.
+
+    `progress` hears how many pictures of this process's share are done, and how many there are.
+    """
     if protocol not in PROTOCOLS:
         raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
     loaded = checkpoint.load(model)
@@ -35,11 +39,10 @@ def evaluate_checkpoint(
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
     try:
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
-        evaluation = evaluate(
+        return evaluate_network(
             loaded.net.to(device), dataset, protocol,
             device=device, progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
-        return evaluation if not started or distributed.get_rank() == 0 else None
     finally:
         if started:
             distributed.destroy_process_group()

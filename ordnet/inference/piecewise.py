@@ -38,19 +38,21 @@ class PiecewiseBlock:
         sums: dict[int, Sums] = {}
         for area, x in pieces():
             for patch, (rows, columns) in self._parts(area):
-                part = self.block.collect(x[:, :, rows, columns].flatten(2))
-                sums[patch] = sums[patch] + part if patch in sums else part
+                more = self.block.collect(x[:, :, rows, columns].flatten(2))
+                sums[patch] = sums[patch] + more if patch in sums else more
         by_patch = [sums[patch] for patch in range(len(self.grid))]
         self.whole = by_patch[0]
-        for more in by_patch[1:]:
-            self.whole = self.whole + more
+        for patch_sums in by_patch[1:]:
+            self.whole = self.whole + patch_sums
         self.contexts = self.block.contexts(by_patch, self.whole)
         if self.softmax_gate:
             for _, x in pieces():
                 part = self.block.gate_log_total(x, self.whole)
                 self.log_total = part if self.log_total is None else torch.logaddexp(self.log_total, part)
         if isinstance(self.block.fuse, ChannelSelection):
-            total = sum(torch.stack(self._branches(x, area)).sum(dim=(0, 3, 4)) for area, x in pieces())
+            total = torch.zeros_like(self.whole.inputs)  # (1, C)
+            for area, x in pieces():
+                total += torch.stack(self._branches(x, area)).sum(dim=(0, 3, 4))
             self.fusion_weights = self.block.fuse.weights(total / self.whole.count)
 
     def __call__(self, x: Tensor, area: Area) -> Tensor:

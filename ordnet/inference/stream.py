@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
+from ordnet.inference.bands import best_classes, held
 from ordnet.inference.piecewise import PiecewiseBlock
 from ordnet.inference.tiles import Area, grown, inside, receptive_field, tiles
 from ordnet.inference.upsampling import axis, strips
@@ -45,7 +46,7 @@ def labels(
     result = np.empty(pixels.shape[:2], dtype=np.uint8)
     with torch.inference_mode():
         for (rows, columns), scores in _scores_by_strip(net, pixels, tile, halo, progress):
-            result[rows, columns] = scores.argmax(dim=0).to(torch.uint8).cpu().numpy()
+            result[rows, columns] = best_classes(held(scores[None]))
     return result
 
 
@@ -105,7 +106,8 @@ def _scores_by_strip(
         return
     features = Features(net, pixels, halo)
     map_tiles = tiles(features.height, features.width, tile // features.stride)
-    picture_tiles = tiles(*pixels.shape[:2], tile)
+    height, width = pixels.shape[:2]
+    picture_tiles = tiles(height, width, tile)
     block = PiecewiseBlock(net.block, features.height, features.width) if isinstance(net.block, OmniRange) else None
     total = (len(map_tiles) * block.turns if block else 0) + len(picture_tiles)
     count = _Counter(total, progress)
@@ -118,7 +120,7 @@ def _scores_by_strip(
         rows, columns = (
             axis(pixel_span, side, positions, net.align_corners)
             for pixel_span, side, positions in zip(
-                area, pixels.shape[:2], (features.height, features.width), strict=True
+                area, (height, width), (features.height, features.width), strict=True
             )
         )
         core = (rows.positions, columns.positions)
@@ -142,9 +144,10 @@ def _windows(
         stacklevel=2,
     )
     stride = net.backbone.output_stride
-    areas = tiles(*pixels.shape[:2], tile)
+    height, width = pixels.shape[:2]
+    areas = tiles(height, width, tile)
     for area in _Counter(len(areas), progress).each(areas):
-        wider = grown(area, beyond, *pixels.shape[:2])
+        wider = grown(area, beyond, height, width)
         part = pixels[wider]
         small = net.small_scores(to_input(part, net))[0]
         rows, columns = (

@@ -181,7 +181,7 @@ class OmniRange(nn.Module):
         return collect(x, weight, torch.cat([bias_of(key) for key in keys]))
 
     def gate_at(self, x: Tensor, whole: Sums, log_total: Tensor | None = None) -> Tensor | None:
-        """The gate (B, 1, H, W) at some positions x (B, C, H, W) of a map, given the whole map's sums; None without one.
+        """The gate (B, 1, H, W) at some positions x (B, C, H, W) of a map whose sums are given; None without a gate.
 
         A softmax gate also needs the map's `log_total` (LongRange.factored_gate).
         """

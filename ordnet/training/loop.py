@@ -28,6 +28,7 @@ from ordnet.model.network import Network
 from ordnet.picture.curves import curves
 from ordnet.picture.report import report
 from ordnet.training import state as states
+from ordnet.training.board import Board
 from ordnet.training.display import Display
 from ordnet.training.environment import describe
 from ordnet.training.loss import count_pixels, total_loss
@@ -97,6 +98,8 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
     total_steps = training.epochs * batches.steps
 
     net = start_network(settings.model, train_set.classes.names, init, training.seed, display.say)
+    if not (settings.model.weights or init or found or settings.model.backbone == "tiny"):
+        display.say(f"{settings.model.backbone} starts at random: model.weights names no file, and there is no --init")
     if world > 1 and device.type == "cuda":
         net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
     if training.channels_last:
@@ -116,6 +119,7 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
         event = "start" if found is None else "resume"
         about = {"init": str(init)} if init else {}
         folder.append({"event": event, "time": time.time(), **about, **describe(device, world)})
+    board = Board(out / "tensorboard" if main and training.tensorboard else None, progress.epoch)
     model: Any = _Trainee(net)
     model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
     kept = averaged.net if averaged else net
@@ -167,6 +171,7 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
                 record |= evaluation.figures()
             if main:
                 folder.append(record)
+                board.write(record)
                 display.epoch(record, training.epochs)
                 about = {key: record[key] for key in _ABOUT if key in record}
                 _keep(folder.last, kept, train_set, about)

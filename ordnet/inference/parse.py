@@ -1,0 +1,109 @@
+"""What a parser says about one picture, and how it is kept in files."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ordnet.errors import OrdnetError
+from ordnet.files import write_atomically, write_text
+from ordnet.picture.contact_sheet import contact_sheet
+from ordnet.picture.overlay import Colour, overlay
+from ordnet.picture.region_names import write_names
+
+PICTURES = ("overlay", "labels", "palette", "beside")
+"""What `Parse.save` can draw: the picture with the classes over it; class ids as grey values; class ids with the
+classes' colours as palette; the picture and the overlay beside each other, with a legend."""
+_BESIDE = 900
+"""The longest side of the two pictures of `beside`, in pixels."""
+
+
+@dataclass(frozen=True)
+class Parse:
+    """The parse of one picture."""
+
+    pixels: np.ndarray
+    """The picture that was parsed, upright RGB (H, W, 3) uint8."""
+    labels: np.ndarray
+    """Class ids (H, W) uint8."""
+    classes: tuple[str, ...]
+    colours: tuple[Colour, ...]
+    name: str
+    """The file's name without its ending, or "picture"."""
+    compute_scores: Callable[[], np.ndarray] = field(repr=False, compare=False)
+
+    @property
+    def image(self) -> Image.Image:
+        return Image.fromarray(self.pixels)
+
+    def overlay(self, strength: float = 0.5, names: bool = True) -> Image.Image:
+        """The picture with the classes' colours over it, and their names where they fit.
+
+        `strength` goes from 0, the picture alone, to 1, the colours alone.
+        """
+        if not 0 <= strength <= 1:
+            raise OrdnetError(f"the overlay's strength goes from 0 to 1, got {strength}")
+        image = Image.fromarray(overlay(self.pixels, self.labels, self.colours, strength))
+        if names:
+            write_names(image, self.labels, self.classes)
+        return image
+
+    def areas(self) -> dict[str, float]:
+        """The share of the picture (0..1) of each class that occurs, largest first."""
+        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))
+        order = np.argsort(-counts, kind="stable")
+        return {self.classes[i]: float(counts[i] / self.labels.size) for i in order if counts[i]}
+
+    def scores(self) -> np.ndarray:
+        """The network's scores (K, H, W) float32. They are not kept: this runs the network once more."""
+        return self.compute_scores()
+
+    def beside(self, strength: float = 0.5) -> Image.Image:
+        """Picture and overlay beside each other, made smaller where they are large, with a legend of what occurs."""
+        drawn = self.overlay(strength)
+        factor = min(1.0, _BESIDE / max(drawn.size))
+        size = max(1, round(drawn.width * factor)), max(1, round(drawn.height * factor))
+        pair = [np.asarray(picture.resize(size, Image.Resampling.BOX)) for picture in (self.image, drawn)]
+        key = [(f"{name} {share:.1%}", self.colours[self.classes.index(name)]) for name, share in self.areas().items()]
+        # a thin tall picture leaves no room for names below it; then the two stand above each other
+        return contact_sheet(pair, 2 if drawn.width <= 3 * drawn.height else 1, key=key)
+
+    def save(
+        self,
+        folder: str | Path,
+        stem: str | None = None,
+        pictures: Sequence[str] = ("overlay", "labels", "palette"),
+        strength: float = 0.5,
+        about: dict[str, Any] | None = None,
+    ) -> list[Path]:
+        """Write STEM.overlay.png and so on for each of `pictures` (of PICTURES), and STEM.json with the areas.
+
+        The JSON comes last: where it stands, the pictures are complete. `about` is added to it.
+        """
+        unknown = [what for what in pictures if what not in PICTURES]
+        if unknown:
+            raise OrdnetError(f"a parse cannot be saved as {unknown[0]!r}; choose of {', '.join(PICTURES)}")
+        base = Path(folder) / (stem or self.name)
+        written = [Path(f"{base}.{what}.png") for what in pictures]
+        for what, path in zip(pictures, written, strict=True):
+            # at level 3 a large label map takes a third of the default's time and hardly more room
+            drawn = self._drawn(what, strength)
+            write_atomically(path, lambda temporary, drawn=drawn: drawn.save(temporary, compress_level=3))  # type: ignore[misc]
+        record = {**(about or {}), "width": self.labels.shape[1], "height": self.labels.shape[0], "areas": self.areas()}
+        written.append(Path(f"{base}.json"))
+        write_text(written[-1], json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        return written
+
+    def _drawn(self, what: str, strength: float) -> Image.Image:
+        if what == "overlay":
+            return self.overlay(strength)
+        if what == "beside":
+            return self.beside(strength)
+        ids = Image.fromarray(self.labels)
+        if what == "palette":
+            ids.putpalette([value for colour in self.colours for value in colour])  # turns grey values into indices
+        return ids

@@ -1,0 +1,213 @@
+"""A trained network as something to call: picture in, parse out."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ordnet.data.pictures import open_rgb, upright_rgb
+from ordnet.errors import OrdnetError
+from ordnet.inference import protocols, stream
+from ordnet.inference.bands import best_classes, held, resized
+from ordnet.inference.parse import Parse
+from ordnet.inference.prepare import for_inference
+from ordnet.model import checkpoint
+from ordnet.model.network import Network
+from ordnet.model.omni_range import OmniRange
+from ordnet.picture.overlay import Colour
+
+Picture = str | Path | BinaryIO | Image.Image | np.ndarray
+
+WHOLE_UP_TO = 4_000_000
+"""Pixels of the largest picture that goes through the network in one pass; larger ones are streamed."""
+MOST_SCORES = 500_000_000
+"""Numbers of the largest score map that is given out: 2 GB."""
+
+
+class Parser:
+    """`parser(picture)` → Parse. Threads may share one parser.
+
+    Pictures smaller than the network can take (one that is to be cut into 2 x 2 patches needs two positions on each
+    side) are continued with their last row and column; the result is cut back.
+    """
+
+    def __init__(
+        self,
+        net: Network,
+        classes: tuple[str, ...],
+        colours: tuple[Colour, ...],
+        *,
+        device: str | None = None,
+        protocol: str = "whole",
+        whole_up_to: int = WHOLE_UP_TO,
+        tile: int = stream.TILE,
+        halo: int | None = None,
+    ) -> None:
+        """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. With the `whole` protocol, pictures of
+        more than `whole_up_to` pixels are streamed, in tiles of `tile` px with a `halo` (ordnet.inference.stream)."""
+        if protocol not in protocols.PROTOCOLS:
+            raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
+        self.device = _device(device)
+        self.net = for_inference(net).to(self.device)
+        self.classes = classes
+        self.colours = colours
+        self.protocol = protocol
+        self.whole_up_to = whole_up_to
+        self.tile = tile
+        self.halo = halo
+        patches = net.block.patches if isinstance(net.block, OmniRange) else 1
+        # the shortest side that gives every patch a position
+        self._least_side = (patches - 1) * net.backbone.output_stride + 1
+
+    def __call__(self, picture: Picture, progress: stream.Progress | None = None) -> Parse:
+        """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` hears of the tiles of a picture
+        that is streamed."""
+        return self._parse(read(picture), _name(picture), progress)
+
+    def many(self, pictures: Iterable[Picture], batch: int | None = None) -> Iterator[Parse]:
+        """One parse after the other, in order; the next picture is read while the network works.
+
+        Up to `batch` neighbours of one size go through the network together: a GPU gains by it, a CPU does not. Without
+        it 8 on a GPU and 1 on a CPU.
+        """
+        batch = batch or (1 if self.device.type == "cpu" else 8)
+        waiting: list[tuple[np.ndarray, str]] = []
+        for pixels, name in _read_ahead(pictures):
+            fits = (len(waiting) + 1) * pixels[..., 0].size <= self.whole_up_to
+            if waiting and not (fits and pixels.shape == waiting[0][0].shape):
+                yield from self._together(waiting)
+                waiting = []
+            waiting.append((pixels, name))
+            if len(waiting) == batch:
+                yield from self._together(waiting)
+                waiting = []
+        yield from self._together(waiting)
+
+    def scores(self, picture: Picture) -> np.ndarray:
+        """The scores (K, H, W) float32 of one pass at the picture's own size, whatever the parser's protocol."""
+        pixels = read(picture)
+        height, width = pixels.shape[:2]
+        if len(self.classes) * height * width > MOST_SCORES:
+            raise OrdnetError(
+                f"the scores of {len(self.classes)} classes at {width} x {height} px would take "
+                f"{len(self.classes) * height * width * 4 / 1e9:.1f} GB: cut the picture, or make it smaller"
+            )
+        ready = self._padded(pixels)
+        if ready[..., 0].size > self.whole_up_to:
+            scores = stream.scores(self.net, ready, self.tile, self.halo)
+        else:
+            with torch.inference_mode():
+                scores = self.net(stream.to_input(ready, self.net))[0]
+        return scores[:, :height, :width].float().cpu().numpy()
+
+    def _together(self, waiting: list[tuple[np.ndarray, str]]) -> Iterator[Parse]:
+        if len(waiting) > 1 and self.protocol == "whole":
+            for (pixels, name), labels in zip(waiting, self._whole([pixels for pixels, _ in waiting]), strict=True):
+                yield self._made(pixels, labels, name)
+        else:
+            yield from (self._parse(pixels, name, None) for pixels, name in waiting)
+
+    def _parse(self, pixels: np.ndarray, name: str, progress: stream.Progress | None) -> Parse:
+        ready = self._padded(pixels)
+        if self.protocol != "whole":
+            labels = protocols.labels(self.net, stream.to_input(ready, self.net), self.protocol)
+        elif ready[..., 0].size > self.whole_up_to:
+            labels = stream.labels(self.net, ready, self.tile, self.halo, progress)
+        else:
+            labels = self._whole([ready])[0]
+        return self._made(pixels, labels, name)
+
+    def _whole(self, pictures: list[np.ndarray]) -> list[np.ndarray]:
+        """Pictures of one size in one pass → class ids of each; what the `whole` protocol gives for one."""
+        ready = [self._padded(pixels) for pixels in pictures]
+        height, width = ready[0].shape[:2]
+        with torch.inference_mode():
+            small = self.net.small_scores(torch.cat([stream.to_input(pixels, self.net) for pixels in ready]))
+            return [
+                best_classes(resized(held(scores[None]), height, width, self.net.align_corners)) for scores in small
+            ]
+
+    def _padded(self, pixels: np.ndarray) -> np.ndarray:
+        height, width = pixels.shape[:2]
+        missing = [(0, max(0, self._least_side - height)), (0, max(0, self._least_side - width)), (0, 0)]
+        return np.pad(pixels, missing, mode="edge") if any(after for _, after in missing) else pixels
+
+    def _made(self, pixels: np.ndarray, labels: np.ndarray, name: str) -> Parse:
+        height, width = pixels.shape[:2]
+        labels = labels[:height, :width]
+        return Parse(pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels))
+
+
+def load(name_or_path: str | Path, **options: Any) -> Parser:
+    """A parser from a checkpoint file or the name of a shipped model; `options` are Parser's."""
+    found = checkpoint.load(find(name_or_path))
+    return Parser(found.net, found.classes, found.colours, **options)
+
+
+def find(name_or_path: str | Path) -> Path:
+    """The checkpoint file of a shipped model's name, or the file itself."""
+    shipped = shipped_models()
+    if str(name_or_path) in shipped:
+        return shipped[str(name_or_path)]
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise OrdnetError(f"{path} is a folder; give a checkpoint file, such as {path / 'best.safetensors'}")
+    names = f"shipped models are {', '.join(shipped)}" if shipped else "there are no shipped models yet"
+    raise OrdnetError(f"no model {str(name_or_path)!r}: there is no such checkpoint file, and {names}")
+
+
+def shipped_models() -> dict[str, Path]:
+    """Name → checkpoint file of the models that come with the package."""
+    folder = Path(str(files("ordnet"))) / "models"
+    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+
+
+def read(picture: Picture) -> np.ndarray:
+    """Whatever a parser takes → upright RGB (H, W, 3) uint8."""
+    if isinstance(picture, np.ndarray):
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or picture.size == 0:
+            raise OrdnetError(
+                f"expected an RGB array (H, W, 3) of uint8, got {picture.shape} of {picture.dtype}; "
+                "Image.fromarray turns most other arrays into a picture"
+            )
+        return picture
+    if isinstance(picture, Image.Image):
+        if 0 in picture.size:
+            raise OrdnetError(f"a picture of {picture.width} x {picture.height} pixels has nothing to parse")
+        return np.asarray(upright_rgb(picture))
+    return np.asarray(open_rgb(picture))
+
+
+def _read_ahead(pictures: Iterable[Picture]) -> Iterator[tuple[np.ndarray, str]]:
+    """Each picture's pixels and name; the next one is read in a thread while the caller is busy with this one."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = None
+        for picture in pictures:
+            before, coming = coming, pool.submit(lambda picture: (read(picture), _name(picture)), picture)
+            if before:
+                yield before.result()
+        if coming:
+            yield coming.result()
+
+
+def _name(picture: Picture) -> str:
+    return Path(picture).stem if isinstance(picture, str | Path) else "picture"
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise OrdnetError(f"there is no device {name!r} here ({reason}); use cpu, or none to choose one") from None
+    return device

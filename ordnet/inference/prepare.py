@@ -1,0 +1,46 @@
+"""A network made ready for inference: the same scores, sooner and in less memory. Not for training, not for saving."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from ordnet.model.network import Network
+
+Slot = tuple[nn.Module, str]
+"""A module and the name of one of its children."""
+
+
+def for_inference(net: Network) -> Network:
+    """A copy in evaluation mode, its batch norms folded into the convolutions before them, its channels last.
+
+    Same scores up to rounding. A folded network has other weights than its settings say: keep the original for saving.
+    """
+    ready = copy.deepcopy(net).eval().requires_grad_(False)
+    for conv, norm in list(_pairs(ready)):
+        setattr(*conv, fuse_conv_bn_eval(getattr(*conv), getattr(*norm)))
+        setattr(*norm, nn.Identity())
+    return ready.to(memory_format=torch.channels_last)
+
+
+def _pairs(net: nn.Module) -> Iterator[tuple[Slot, Slot]]:
+    """Convolutions, each with the batch norm that comes right after it."""
+    for module in net.modules():
+        if isinstance(module, nn.Sequential):
+            names = [name for name, _ in module.named_children()]
+            neighbours = list(zip(names, names[1:], strict=False))
+        else:  # torchvision's names, which the stems and blocks of all ResNets have
+            neighbours = [(f"conv{i}", f"bn{i}") for i in (1, 2, 3)]
+        for before, after in neighbours:
+            if isinstance(getattr(module, after, None), nn.BatchNorm2d):
+                conv = _last(module, before)
+                if isinstance(getattr(*conv), nn.Conv2d):
+                    yield conv, (module, after)
+
+
+def _last(module: nn.Module, name: str) -> Slot:
+    """Where the layer is kept: a deep stem is a sequence whose last layer comes right before the batch norm."""
+    child = getattr(module, name)
+    return (child, str(len(child) - 1)) if isinstance(child, nn.Sequential) else (module, name)

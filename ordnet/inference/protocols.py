@@ -1,0 +1,199 @@
+"""How a picture is tested: `whole`, `multiscale`, `encnet`. Every score says which of them it was measured with.
+
+    whole        one pass at the picture's own size, no flips
+    multiscale   the whole picture at several scales of its own size, each also flipped; mean of the softmax
+    encnet       EncNet's windows: crop x crop, at scales of a base size, flipped, sums of exponentials
+
+Each protocol runs the network first and keeps the small scores, before upsampling. What it makes of them is a `RowMap`,
+so that `labels` needs little memory whatever the number of classes; the functions named after the protocols return
+the scores themselves. Upsampling is linear: two maps of the same size may be added before it, and flipped.
+
+Pictures are normalised, (1, 3, H, W). Any module that maps them to scores (1, K, H, W) can be tested.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ordnet.data.augment import MEAN, STD
+from ordnet.errors import OrdnetError
+from ordnet.inference.bands import RowMap, best_classes, held, resized, whole_map
+from ordnet.inference.windows import Window, scaled_size, windows
+from ordnet.model.network import Network
+
+SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+PROTOCOLS = ("whole", "multiscale", "encnet")
+SINGLE = 80.0
+"""Sums of exponentials of scores up to ±80 can be held in single precision."""
+
+
+def labels(
+    net: nn.Module,
+    image: Tensor,
+    protocol: str = "whole",
+    *,
+    base: int = 520,
+    crop: int = 480,
+    scales: Sequence[float] = SCALES,
+) -> NDArray[np.uint8]:
+    """The class of every pixel (H, W), in memory that does not grow with classes x pixels.
+
+    `base` and `crop` are the `encnet` protocol's, `scales` its and `multiscale`'s.
+    """
+    if protocol not in PROTOCOLS:
+        raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+    with _testing(net, image, base, crop, scales):
+        if protocol == "whole":
+            return best_classes(_whole(net, image))
+        if protocol == "multiscale":
+            return best_classes(_multiscale(net, image, scales))
+        return best_classes(_encnet(net, image, base, crop, scales))
+
+
+def whole(net: nn.Module, image: Tensor) -> Tensor:
+    """Scores (1, K, H, W) of one pass at the picture's own size."""
+    with _testing(net, image):
+        return whole_map(_whole(net, image))
+
+
+def multiscale(net: nn.Module, image: Tensor, scales: Sequence[float] = SCALES) -> Tensor:
+    """Probabilities (1, K, H, W): the mean of the softmax over all scales of the picture's own size and both flips."""
+    with _testing(net, image, scales=scales):
+        return whole_map(_multiscale(net, image, scales))
+
+
+def encnet(net: nn.Module, image: Tensor, base: int = 520, crop: int = 480, scales: Sequence[float] = SCALES) -> Tensor:
+    """EncNet's sums (1, K, H, W): positive, not normalised.
+
+    For each scale the long side becomes ceil(base · scale). Scores of overlapping windows are averaged, each
+    exp(logits + flipped back logits of the flipped window), resized to the picture and summed over the scales.
+    Networks so certain that single precision cannot hold the exponentials get double precision.
+    """
+    with _testing(net, image, base, crop, scales):
+        return whole_map(_encnet(net, image, base, crop, scales))
+
+
+@contextmanager
+def _testing(
+    net: nn.Module, image: Tensor, base: int = 1, crop: int = 1, scales: Sequence[float] = (1.0,)
+) -> Iterator[None]:
+    """Inputs checked, evaluation mode (the network's own mode comes back afterwards), no gradients."""
+    if image.dim() != 4 or image.shape[:2] != (1, 3) or image.numel() == 0:
+        raise OrdnetError(f"a protocol tests one picture (1, 3, H, W) at a time, got {tuple(image.shape)}")
+    if base < 1 or crop < 1 or not scales or min(scales) <= 0:
+        raise OrdnetError(
+            f"base size, crop and scales must be positive: got base {base}, crop {crop}, scales {tuple(scales)}"
+        )
+    training = net.training
+    net.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        net.train(training)
+
+
+def _small_scores(net: nn.Module, image: Tensor) -> Tensor:
+    return net.small_scores(image) if isinstance(net, Network) else net(image)
+
+
+def _upsampled(net: nn.Module, small: Tensor, height: int, width: int) -> RowMap:
+    """As the network itself upsamples; scores of a foreign module have their full size already."""
+    return resized(held(small), height, width, net.align_corners if isinstance(net, Network) else True)
+
+
+def _whole(net: nn.Module, image: Tensor) -> RowMap:
+    return _upsampled(net, _small_scores(net, image), image.shape[2], image.shape[3])
+
+
+def _multiscale(net: nn.Module, image: Tensor, scales: Sequence[float]) -> RowMap:
+    height, width = image.shape[2:]
+    maps = []
+    for scale in sorted(scales, reverse=True):  # the largest runs while nothing else is held yet
+        size = (max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5)))
+        scaled = F.interpolate(image, size, mode="bilinear", align_corners=True)
+        maps.append(_upsampled(net, _small_scores(net, scaled), height, width))
+        maps.append(_upsampled(net, _small_scores(net, scaled.flip(3)).flip(3), height, width))
+
+    def rows(first: int, end: int) -> Tensor:
+        total = maps[0].rows(first, end).softmax(dim=1)
+        for more in maps[1:]:
+            total += more.rows(first, end).softmax(dim=1)
+        return total.div_(len(maps))
+
+    return _together(maps, rows)
+
+
+def _encnet(net: nn.Module, image: Tensor, base: int, crop: int, scales: Sequence[float]) -> RowMap:
+    height, width = image.shape[2:]
+    sizes = [scaled_size(height, width, base, scale) for scale in scales]
+    grids = [windows(*size, crop) for size in sizes]
+    scores = [_window_scores(net, image, *size, grid, crop) for size, grid in zip(sizes, grids, strict=True)]
+    if max(float(small.abs().max()) for at_scale in scores for small in at_scale) > SINGLE:
+        scores = [[small.double() for small in at_scale] for at_scale in scores]
+    maps = []
+    for size, grid, at_scale in zip(sizes, grids, scores, strict=True):
+        parts = [_upsampled(net, small, crop, crop) for small in at_scale]
+        maps.append(resized(_mean_of_windows(*size, grid, parts), height, width, align_corners=True))
+
+    def rows(first: int, end: int) -> Tensor:
+        total = maps[0].rows(first, end)
+        for more in maps[1:]:
+            total += more.rows(first, end)
+        return total
+
+    return _together(maps, rows)
+
+
+def _window_scores(
+    net: nn.Module, image: Tensor, height: int, width: int, grid: Sequence[Window], crop: int
+) -> list[Tensor]:
+    """Small scores of each window at one scale, plus the flipped back ones of the flipped window."""
+    picture = F.interpolate(image, (height, width), mode="bilinear", align_corners=True)
+    scores = []
+    for window in grid:
+        part = picture[:, :, window.top : window.bottom, window.left : window.right]
+        padded = _black(image, crop)
+        padded[:, :, : part.shape[2], : part.shape[3]] = part
+        scores.append(_small_scores(net, padded) + _small_scores(net, padded.flip(3)).flip(3))
+    return scores
+
+
+def _black(image: Tensor, crop: int) -> Tensor:
+    """Normalised black, (1, 3, crop, crop)."""
+    black = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
+    return image.new_tensor(black).view(1, 3, 1, 1).repeat(1, 1, crop, crop)
+
+
+def _mean_of_windows(height: int, width: int, grid: Sequence[Window], parts: Sequence[RowMap]) -> RowMap:
+    """The exponentials of the windows' scores, averaged where windows overlap; the padding is left out."""
+
+    def rows(first: int, end: int) -> Tensor:
+        total: Any = None
+        for window, part in zip(grid, parts, strict=True):
+            top, bottom = max(first, window.top), min(end, window.bottom)
+            if top >= bottom:
+                continue
+            seen = part.rows(top - window.top, bottom - window.top)[..., : window.right - window.left].exp()
+            if total is None:
+                total = seen.new_zeros(1, seen.shape[1], end - first, width)
+                count = seen.new_zeros(end - first, width)
+            place = (..., slice(top - first, bottom - first), slice(window.left, window.right))
+            total[place] += seen
+            count[place] += 1
+        return total.div_(count)
+
+    cost = max(part.cost for part in parts) * math.ceil(width / parts[0].width)
+    return RowMap(height, width, parts[0].dtype, cost, rows)
+
+
+def _together(maps: Sequence[RowMap], rows: Callable[[int, int], Tensor]) -> RowMap:
+    """A map of the same size made from the rows of several."""
+    return RowMap(maps[0].height, maps[0].width, maps[0].dtype, max(each.cost for each in maps), rows)

@@ -1,0 +1,46 @@
+"""`ordnet.train`: a recipe by name, a data set, a few changes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ordnet.config import override
+from ordnet.recipes import settings_of
+from ordnet.training.loop import Run
+from ordnet.training.loop import train as train_as_set
+
+
+def train(
+    recipe: str = "folder-default",
+    data: str | None = None,
+    out: str | Path | None = None,
+    changes: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    resume: bool = False,
+    force: bool = False,
+    init: str | Path | None = None,
+    skip_broken: bool = False,
+) -> Run:
+    """Train a parser; what is left are the run folder's files and the last evaluation's figures.
+
+    `recipe` is a name from `ordnet recipes` or a settings file; `data` what stands after --data; `changes` either
+    {"training.epochs": 5} or ["training.epochs=5"]. The run folder is runs/RECIPE unless `out` says otherwise.
+    """
+    settings = settings_of(recipe)
+    given = {key: value for key, value in {"name": data, "skip_broken": skip_broken or None}.items() if value}
+    settings = settings.model_copy(update={"data": settings.data.model_copy(update=given)})
+    words = [f"{key}={_word(value)}" for key, value in changes.items()] if isinstance(changes, Mapping) else changes
+    return train_as_set(
+        override(settings, list(words)),
+        Path(out) if out else Path("runs") / Path(recipe).stem,
+        resume=resume,
+        force=force,
+        init=Path(init) if init else None,
+    )
+
+
+def _word(value: Any) -> str:
+    """As YAML writes it, on one line."""
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
