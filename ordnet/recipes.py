@@ -180,9 +180,9 @@ def scenes_tiny() -> Recipe:
         "a tiny network on generated scenes; no download",
         Settings(
             data=DataConfig(name="scenes", scale=(1.0, 1.0)),
-            model=ModelConfig(variant="ordnet", backbone="tiny", key_channels=16, value_channels=32, dropout=0.0),
-            training=TrainingConfig(epochs=12, batch_size=16, crop=128, rate=0.05, head_rate=1.0, lovasz=0.0),
-            evaluation=EvaluationConfig(every=3),
+            model=ModelConfig(variant="ordnet", backbone="tiny"),
+            training=TrainingConfig(epochs=8, batch_size=16, crop=128, rate=0.05, head_rate=1.0, lovasz=0.0),
+            evaluation=EvaluationConfig(every=2),
         ),
         "scenes",
         cost="under 5 minutes on two cores",

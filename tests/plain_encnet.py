@@ -1,4 +1,4 @@
-"""EncNet's test protocol step by step, one window at a time, in numpy but for the network. Nothing is shared with ordnet."""
+"""EncNet's test protocol step by step, one window at a time; numpy but for the network. Shares nothing with ordnet."""
 
 import math
 

@@ -13,7 +13,7 @@ from ordnet.bench.flops import gflops
 from ordnet.bench.measure import interleaved, peak_megabytes
 from ordnet.bench.table import Row
 
-# The paper's table and what can be derived from the text, in 10⁹ operations (see docs/paper_to_code.md).
+# The paper's table and what can be derived from the text, in 10⁹ operations.
 DERIVED = {"InterlacedSSA": 386.0, "Basic SA": 618.5, "DANet": 1110.2, "ORDNet literal": 996.4}
 
 

@@ -64,7 +64,16 @@ def test_every_part_has_a_layer():
 
 
 def test_public_names():
-    assert sorted(ordnet.__all__) == ["OmniRange", "Parser", "backbones", "build", "evaluate", "load", "train", "variants"]
+    assert sorted(ordnet.__all__) == [
+        "OmniRange",
+        "Parser",
+        "backbones",
+        "build",
+        "evaluate",
+        "load",
+        "train",
+        "variants",
+    ]
     for name in ordnet.__all__:
         assert callable(getattr(ordnet, name))
     with pytest.raises(AttributeError, match="it offers"):

@@ -39,7 +39,7 @@ def random_image(height, width, seed=0):
 # ---- windows -----------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 120))
+@given(st.integers(1, 150), st.integers(1, 150), st.integers(8, 120))
 def test_windows_cover_every_pixel(height, width, crop):
     covered = np.zeros((height, width), int)
     for window in windows(height, width, crop):
@@ -153,13 +153,13 @@ def test_multiscale_of_a_mirrored_picture_is_mirrored():
 # ---- encnet ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
-    st.integers(5, 90), st.integers(5, 90), st.integers(20, 60), st.integers(12, 40), st.booleans(), st.integers(0, 99)
+    st.integers(5, 70), st.integers(5, 70), st.integers(16, 44), st.integers(16, 36), st.booleans(), st.integers(0, 99)
 )
 def test_encnet_step_by_step(height, width, base, crop, align, seed):
     net, image = NETS[align], random_image(height, width, seed)
-    scales = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+    scales = (0.5, 1.0, 1.75)
     expected = plain_encnet.sums(net, image[0].numpy(), base, crop, scales)
     found = protocols.encnet(net, image, base, crop, scales)
     np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-9)
@@ -167,11 +167,10 @@ def test_encnet_step_by_step(height, width, base, crop, align, seed):
     np.testing.assert_array_equal(labels, expected.argmax(0))
 
 
-@pytest.mark.parametrize("size", [(75, 100), (611, 303)])
-def test_encnet_with_the_papers_sizes(size):
+def test_encnet_with_the_papers_sizes():
     """Any module that gives scores can be tested, here one that sees nine pixels."""
     net = nn.Conv2d(3, 3, 3, padding=1).double()
-    image = random_image(*size)
+    image = random_image(75, 121)
     expected = plain_encnet.sums(net, image[0].numpy(), 520, 480, (0.5, 0.75, 1.0, 1.25, 1.5, 1.75))
     np.testing.assert_allclose(protocols.encnet(net, image)[0].numpy(), expected, rtol=1e-9)
     np.testing.assert_array_equal(protocols.labels(net, image, "encnet"), expected.argmax(0))
@@ -241,24 +240,29 @@ def test_the_networks_mode_and_statistics_survive(protocol):
     assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
 
 
-def many_classes(protocol):
-    torch.set_num_threads(1)
-    net = nn.Sequential(nn.Conv2d(3, 3, 8, stride=8), nn.Conv2d(3, 150, 1))
-    small = ordnet.build("dilated-fcn", classes=150, backbone="tiny").eval()
-    small.backbone, small.head = _Features(), net
-    image = torch.randn(1, 3, 512, 1024)
-    return lambda: protocols.labels(small, image, protocol)
+class Pass(nn.Module):
+    """A backbone that costs nothing: the memory is the protocol's own."""
 
-
-class _Features(nn.Module):
     def forward(self, image):
         return image, image
 
 
-@pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
-def test_memory_does_not_grow_with_classes_times_pixels(protocol):
-    """One whole map of 150 classes would take 315 MB here; the small scores of all scales and flips take 85 MB."""
-    assert peak_megabytes("tests.test_protocols:many_classes", protocol=protocol) < 200
+def many_classes():
+    torch.set_num_threads(1)
+    net = ordnet.build("dilated-fcn", classes=200, backbone="tiny")
+    net.backbone, net.head = Pass(), nn.Conv2d(3, 200, 32, stride=32)
+    image = torch.randn(1, 3, 480, 640)
+
+    def run():
+        for protocol in protocols.PROTOCOLS:
+            protocols.labels(net, image, protocol, scales=(0.5, 1.0), base=640)
+
+    return run
+
+
+def test_memory_does_not_grow_with_classes_times_pixels():
+    """A whole map of 200 classes would take 246 MB here."""
+    assert peak_megabytes("tests.test_protocols:many_classes") < 123
 
 
 @pytest.mark.parametrize(

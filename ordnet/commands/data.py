@@ -116,7 +116,9 @@ def preview(
     n: Annotated[int | None, typer.Option("--n", min=1, help="Samples on the sheet; 12 without it.")] = None,
     split: Split = "train",
     seed: Seed = 0,
-    crop: Annotated[int, typer.Option(min=32, max=1024, help="Side of a training crop in pixels.")] = 320,
+    crop: Annotated[
+        int | None, typer.Option(min=32, max=1024, help="Side of a training crop; up to 320 px without it.")
+    ] = None,
 ) -> None:
     """Draw samples as training sees them, labels on top.
 
@@ -126,7 +128,9 @@ def preview(
 
     _check_picture(out, ("png", "jpg", "jpeg", "webp"))
     dataset = open_dataset(name, split)
-    sheet = _sheet(dataset, _choose(dataset, n, 12, seed), seed, crop)
+    chosen = _choose(dataset, n, 12, seed)
+    # a crop larger than the pictures would show mostly padding
+    sheet = _sheet(dataset, chosen, seed, crop or max(32, min(320, *dataset.image(chosen[0]).size)))
     with _writing(out):
         write_atomically(out, sheet.save)
     typer.echo(f"wrote {out}")

@@ -52,7 +52,9 @@ def _print(figures: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    details = ", ".join(f"{key} {figures[key]}" for key in ("scales", "flips", "base", "crop") if key in figures)
     title = f"{figures['data']} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
+    title += f" ({details})" if details else ""
     table = Table(title=title, title_justify="left")
     table.add_column("class")
     table.add_column("IoU", justify="right")

@@ -26,6 +26,8 @@ class Evaluation:
     split: str
     protocol: str
     images: int
+    details: dict[str, Any] = field(default_factory=dict)
+    """The protocol's own settings: scales, and for `encnet` the base size and the crop."""
     broken: list[str] = field(default_factory=list)
 
     @property
@@ -43,6 +45,7 @@ class Evaluation:
             "data": self.data,
             "split": self.split,
             "protocol": self.protocol,
+            **self.details,
             "images": self.images,
             "miou": _plain(self.miou),
             "pixel_accuracy": _plain(self.pixel_accuracy),
@@ -66,12 +69,17 @@ def evaluate(
     dataset: Dataset,
     protocol: str = "whole",
     *,
+    base: int = 520,
+    crop: int = 480,
     device: torch.device | None = None,
     workers: int = 0,
     progress: Callable[[int], object] = lambda done: None,
     skip_broken: bool = False,
 ) -> Evaluation:
-    """Parse every picture of the split and count. Several processes share the pictures and all get the whole result."""
+    """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
+
+    `base` and `crop` are the `encnet` protocol's.
+    """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
     rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
@@ -83,14 +91,18 @@ def evaluate(
     with torch.inference_mode():
         for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
             image = normalise(example.image.to(device))
-            labels = protocols.labels(net, image, protocol)
+            labels = protocols.labels(net, image, protocol, base=base, crop=crop)
             confusion.add(example.label[0], labels)
             done += 1
             progress(done)
     net.train(was_training)
+    details: dict[str, Any] = {} if protocol == "whole" else {"scales": list(protocols.SCALES), "flips": True}
+    if protocol == "encnet":
+        details |= {"base": base, "crop": crop}
     return Evaluation(
         Confusion(net.classes, summed(confusion.matrix, device)),
-        dataset.classes, dataset.name, dataset.split, protocol, int(summed(np.array([done]), device)[0]), broken,
+        dataset.classes, dataset.name, dataset.split, protocol,
+        int(summed(np.array([done]), device)[0]), details, broken,
     )  # fmt: skip
 
 

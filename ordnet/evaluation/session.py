@@ -12,9 +12,8 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import Evaluation, refuse_other_classes
 from ordnet.evaluation.evaluate import evaluate as evaluate_network
+from ordnet.inference.protocols import PROTOCOLS
 from ordnet.model import checkpoint
-
-PROTOCOLS = ("whole", "multiscale", "encnet")
 
 
 def evaluate(
@@ -41,6 +40,8 @@ def evaluate(
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
         return evaluate_network(
             loaded.net.to(device), dataset, protocol,
+            # windows of the size the network was trained with
+            base=loaded.about.get("base_size") or 520, crop=loaded.about.get("crop") or 480,
             device=device, progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
     finally:

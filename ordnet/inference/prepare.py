@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -29,8 +30,7 @@ def _pairs(net: nn.Module) -> Iterator[tuple[Slot, Slot]]:
     """Convolutions, each with the batch norm that comes right after it."""
     for module in net.modules():
         if isinstance(module, nn.Sequential):
-            names = [name for name, _ in module.named_children()]
-            neighbours = list(zip(names, names[1:], strict=False))
+            neighbours = list(pairwise(name for name, _ in module.named_children()))
         else:  # torchvision's names, which the stems and blocks of all ResNets have
             neighbours = [(f"conv{i}", f"bn{i}") for i in (1, 2, 3)]
         for before, after in neighbours:

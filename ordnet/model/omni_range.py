@@ -135,9 +135,13 @@ class OmniRange(nn.Module):
     def _factored(self, x: Tensor) -> Tensor:
         grid = patch_grid(x.shape[2], x.shape[3], self.patches)
 
+        channels_last = x.is_contiguous(memory_format=torch.channels_last)
+
         def piece(index: int) -> Tensor:  # (B, C, n), a copy unless the patch is the whole map
             rows, columns = grid[index]
-            return x[:, :, rows, columns].flatten(2)
+            patch = x[:, :, rows, columns]
+            # the copy keeps its layout: matrix products take either, turning one into the other takes a tenth of all
+            return patch.permute(0, 2, 3, 1).flatten(1, 2).mT if channels_last else patch.flatten(2)
 
         # While gradients are recorded the copies are kept by autograd anyway; otherwise one patch at a time is enough.
         recording = torch.is_grad_enabled()
@@ -232,7 +236,10 @@ class OmniRange(nn.Module):
             )
         if self.folds_fusion:
             stacked = torch.cat([part for share in rows for part in share] + [one], dim=1)
-            return [torch.baddbmm(x, contexts[0].to(x.dtype), stacked)]
+            context = contexts[0].to(x.dtype)
+            if x.stride(1) == 1:  # channels last, and so is the product when it is taken the other way round
+                return [torch.baddbmm(x.mT, stacked.mT, context.mT).mT]
+            return [torch.baddbmm(x, context, stacked)]
         return [a.to(x.dtype) @ torch.cat(share, dim=1) for a, share in zip(contexts, rows, strict=True)]
 
     def _attentions(self) -> list[SelfAttention]:

@@ -117,8 +117,8 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
         else:
             write_text(folder.settings, settings.to_yaml())
         event = "start" if found is None else "resume"
-        about = {"init": str(init)} if init else {}
-        folder.append({"event": event, "time": time.time(), **about, **describe(device, world)})
+        origin = {"init": str(init)} if init else {}
+        folder.append({"event": event, "time": time.time(), **origin, **describe(device, world)})
     board = Board(out / "tensorboard" if main and training.tensorboard else None, progress.epoch)
     model: Any = _Trainee(net)
     model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
@@ -166,14 +166,16 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
                 with display.task("evaluating", math.ceil(len(val_set.ids) / world)) as advance:
                     evaluation = evaluate(
                         kept, val_set, settings.evaluation.protocol,
-                        device=device, workers=0, progress=lambda _: advance(""), skip_broken=settings.data.skip_broken,
+                        base=settings.data.base_size or 520, crop=training.crop,
+                        device=device, progress=lambda _: advance(""), skip_broken=settings.data.skip_broken,
                     )  # fmt: skip
                 record |= evaluation.figures()
             if main:
                 folder.append(record)
                 board.write(record)
                 display.epoch(record, training.epochs)
-                about = {key: record[key] for key in _ABOUT if key in record}
+                about: dict[str, Any] = {key: record[key] for key in _ABOUT if key in record}
+                about |= {"crop": training.crop, "base_size": settings.data.base_size}
                 _keep(folder.last, kept, train_set, about)
                 if evaluation is not None and "miou" in record and (record["miou"] or 0.0) > progress.best:
                     progress.best = record["miou"] or 0.0

@@ -1,0 +1,94 @@
+"""EncNet's test protocol as we run it, beside its plain form: one window at a time, every step at full size."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ordnet.bench.measure import interleaved, peak_megabytes
+from ordnet.bench.model import calibrated
+from ordnet.bench.table import Row
+from ordnet.data.augment import MEAN, STD
+from ordnet.errors import OrdnetError
+from ordnet.inference.prepare import for_inference
+from ordnet.inference.protocols import SCALES, labels
+from ordnet.inference.windows import scaled_size, windows
+from ordnet.model.build import build
+
+METHODS = ("encnet", "encnet, plain")
+BASE, CROP = 520, 480
+
+
+def run(backbone: str, classes: int, height: int, width: int, repeats: int) -> list[Row]:
+    """Ours first. `same_labels` is the percentage of pixels on which the plain form agrees."""
+    if min(height, width, classes) < 1:
+        raise OrdnetError(f"expected a picture and classes, got {height}x{width} and {classes} classes")
+    case = {"backbone": backbone, "classes": classes, "height": height, "width": width}
+    found: dict[str, NDArray[np.uint8]] = {}
+
+    def remembered(name: str) -> Callable[[], None]:
+        call = prepare(name, **case, warm_up=False)  # type: ignore[arg-type]
+
+        def run_once() -> None:
+            found[name] = call()
+
+        return run_once
+
+    timings = interleaved({name: remembered(name) for name in METHODS}, repeats)
+    agreement = 100 * float((found[METHODS[0]] == found[METHODS[1]]).mean())
+    return [
+        Row(
+            name,
+            seconds=timings[name].seconds,
+            ratio=timings[name].seconds / timings[METHODS[0]].seconds,
+            spread=timings[name].spread,
+            peak_mb=peak_megabytes("ordnet.bench.protocol:prepare", name=name, **case),
+            extra={"same_labels": agreement},
+        )
+        for name in METHODS
+    ]
+
+
+def prepare(
+    name: str, backbone: str, classes: int, height: int, width: int, warm_up: bool = True
+) -> Callable[[], NDArray[np.uint8]]:
+    """A random network tested on a random picture, ready to be called."""
+    torch.manual_seed(0)
+    net = calibrated(build("ordnet", classes=classes, backbone=backbone))
+    image = F.interpolate(torch.randn(1, 3, 9, 12), (height, width), mode="bicubic")
+    ready = for_inference(net) if name == METHODS[0] else net
+    if warm_up:  # kernels choose their code and reserve their own buffers on first use
+        labels(ready, torch.randn(1, 3, 64, 64))
+    if name == METHODS[0]:
+        return lambda: labels(ready, image, "encnet", base=BASE, crop=CROP)
+    return lambda: plain_encnet(ready, image)
+
+
+def plain_encnet(net: nn.Module, image: Tensor) -> NDArray[np.uint8]:
+    """The protocol's steps in their order, as it is usually written."""
+    height, width = image.shape[2:]
+    total = 0
+    with torch.no_grad():
+        for scale in SCALES:
+            scores = _at_scale(net, image, *scaled_size(height, width, BASE, scale))
+            total = total + F.interpolate(scores, (height, width), mode="bilinear", align_corners=True)
+    return total[0].argmax(0).to(torch.uint8).numpy()  # type: ignore[index]
+
+
+def _at_scale(net: nn.Module, image: Tensor, height: int, width: int) -> Tensor:
+    picture = F.interpolate(image, (height, width), mode="bilinear", align_corners=True)
+    black = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)]).view(1, 3, 1, 1)
+    scores, count = torch.zeros(()), torch.zeros(1, 1, height, width)
+    for window in windows(height, width, CROP):
+        rows, columns = slice(window.top, window.bottom), slice(window.left, window.right)
+        part = black.repeat(1, 1, CROP, CROP)
+        part[:, :, : window.bottom - window.top, : window.right - window.left] = picture[:, :, rows, columns]
+        out = (net(part) + net(part.flip(3)).flip(3)).exp()
+        if scores.dim() == 0:
+            scores = torch.zeros(1, out.shape[1], height, width)
+        scores[:, :, rows, columns] += out[:, :, : window.bottom - window.top, : window.right - window.left]
+        count[:, :, rows, columns] += 1
+    return scores / count

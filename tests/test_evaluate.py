@@ -1,0 +1,124 @@
+"""Scores of a checkpoint through the command line, alone and with two processes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import ordnet
+from ordnet.data.catalogue import open_dataset
+from ordnet.data.dataset import read_pair
+from ordnet.data.loader import normalise
+from ordnet.model import checkpoint
+from tests.small_data import CLASSES, write_folder
+
+COLOURS = ((0, 0, 255), (0, 128, 0), (255, 0, 0))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "own", train=2, val=5)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model") / "net.safetensors"
+    checkpoint.save(path, ordnet.build("ordnet", classes=3, backbone="tiny"), CLASSES, COLOURS)
+    return path
+
+
+def run(*words, start=(sys.executable, "-m", "ordnet")):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*start, "evaluate", *map(str, words)], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def by_hand(model, folder):
+    """Pixel accuracy and IoU from the whole set's labels laid end to end."""
+    net, val = checkpoint.load(model).net, open_dataset(f"folder:{folder}", "val")
+    truth, guess = [], []
+    for index in range(len(val.ids)):
+        image, label = read_pair(val, index)
+        with torch.no_grad():
+            scores = net(normalise(torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]))
+        truth.append(label.ravel())
+        guess.append(scores[0].argmax(0).numpy().ravel())
+    truth, guess = np.concatenate(truth), np.concatenate(guess)
+    truth, guess = truth[truth != 255], guess[truth != 255]
+    iou = {
+        name: ((truth == c) & (guess == c)).sum() / ((truth == c) | (guess == c)).sum()
+        for c, name in enumerate(CLASSES)
+    }
+    return (truth == guess).mean(), iou
+
+
+def test_figures(model, folder, tmp_path):
+    out, chart = tmp_path / "scores.json", tmp_path / "confusion.png"
+    done = run(model, "--data", f"folder:{folder}", "--json", out, "--out", chart)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    accuracy, iou = by_hand(model, folder)
+    assert figures["pixel_accuracy"] == pytest.approx(accuracy)
+    assert figures["per_class_iou"] == pytest.approx(iou)
+    assert figures["miou"] == pytest.approx(np.mean(list(iou.values())))
+    assert (figures["protocol"], figures["data"], figures["split"], figures["images"]) == ("whole", "folder", "val", 5)
+    assert "protocol whole" in done.stdout
+    assert Image.open(chart).size[0] > 300
+
+
+def test_two_processes_give_the_identical_figures(model, folder, tmp_path):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ordnet")
+    for out, start in (("one.json", (sys.executable, "-m", "ordnet")), ("two.json", torchrun)):
+        done = run(model, "--data", f"folder:{folder}", "--json", tmp_path / out, start=start)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "one.json").read_text() == (tmp_path / "two.json").read_text()
+
+
+def test_from_python(model, folder):
+    evaluation = ordnet.evaluate(model, f"folder:{folder}", protocol="multiscale")
+    figures = evaluation.figures()
+    assert figures["protocol"] == "multiscale"
+    assert figures["scales"] == [0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
+    assert evaluation.confusion.matrix.sum() == 5 * (40 * 32 - 1)
+
+
+def test_other_classes_are_refused_with_both_lists(model, tmp_path):
+    other = write_folder(tmp_path / "other", train=2, val=2, classes=("cat", "dog", "cow"))
+    done = run(model, "--data", f"folder:{other}")
+    assert done.returncode == 1
+    assert "model (3): sky, ground, thing" in done.stderr
+    assert "data  (3): cat, dog, cow" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--protocol", "best"], "there is no protocol 'best'"),
+        (["--split", "nope"], "nope"),
+        (["--data", "ade30k:x"], "there is no data set 'ade30k'"),
+    ],
+)
+def test_wrong_words(model, folder, words, message):
+    done = run(model, "--data", f"folder:{folder}", *words)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_picture(model, tmp_path):
+    folder = write_folder(tmp_path / "broken", train=2, val=3)
+    (folder / "images" / "003.png").write_bytes(b"x")
+    done = run(model, "--data", f"folder:{folder}")
+    assert done.returncode == 1
+    assert "003.png" in done.stderr
+    done = run(model, "--data", f"folder:{folder}", "--skip-broken")
+    assert done.returncode == 0, done.stderr
+    assert "2 pictures" in done.stdout
+    assert "left out" in done.stdout
