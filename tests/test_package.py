@@ -101,7 +101,7 @@ def test_parts_are_reached_through_the_package():
     assert run_isolated(code).strip() == "True"
 
 
-COMMANDS = ["bench", "data", "evaluate", "predict", "recipes", "train"]
+COMMANDS = ["bench", "data", "evaluate", "predict", "recipes", "submit", "train"]
 
 
 def test_help_lists_the_commands_that_exist():

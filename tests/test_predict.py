@@ -17,6 +17,7 @@ import ordnet
 from ordnet.commands import app
 from ordnet.data.picture_list import find_pictures
 from ordnet.errors import OrdnetError
+from ordnet.inference.parser import Parser
 from ordnet.model import checkpoint
 
 NAMES = ("sky", "tree", "road")
@@ -222,6 +223,21 @@ def test_wrong_options_are_named(model, tmp_path, words, message):
     done = run(model, photo(tmp_path / "a.png"), "--out", tmp_path / "out", *words)
     assert isinstance(done.exception, OrdnetError)
     assert message in str(done.exception)
+
+
+def test_a_full_memory_is_reported_and_the_rest_is_done(model, tmp_path, monkeypatch):
+    parse = Parser.__call__
+
+    def full_for_large_pictures(self, picture, progress=None):
+        if Path(picture).name == "large.png":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return parse(self, picture, progress)
+
+    monkeypatch.setattr(Parser, "__call__", full_for_large_pictures)
+    done = run(model, photo(tmp_path / "large.png"), photo(tmp_path / "small.png"), "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "large.png: not enough memory" in done.stderr
+    assert "1 parsed" in done.stdout
 
 
 def test_an_out_that_is_a_file_is_refused(model, tmp_path):

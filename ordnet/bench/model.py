@@ -50,7 +50,6 @@ def run(backbone: str, height: int, width: int, repeats: int) -> list[Row]:
                 extra={
                     "images_per_second": 1 / seconds,
                     "percent_over_FCN": 100 * (seconds / timings[PLAIN].seconds - 1),
-                    "params_M": sum(p.numel() for p in net.parameters()) / 1e6,
                 },
             )
         )

@@ -1,6 +1,7 @@
 """EncNet's test protocol as we run it, beside its plain form: one window at a time, every step at full size."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ from ordnet.bench.measure import interleaved, peak_megabytes
 from ordnet.bench.model import calibrated
 from ordnet.bench.table import Row
 from ordnet.data.augment import MEAN, STD
-from ordnet.errors import OrdnetError
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import SCALES, labels
 from ordnet.inference.windows import scaled_size, windows
@@ -24,13 +24,11 @@ BASE, CROP = 520, 480
 
 def run(backbone: str, classes: int, height: int, width: int, repeats: int) -> list[Row]:
     """Ours first. `same_labels` is the percentage of pixels on which the plain form agrees."""
-    if min(height, width, classes) < 1:
-        raise OrdnetError(f"expected a picture and classes, got {height}x{width} and {classes} classes")
-    case = {"backbone": backbone, "classes": classes, "height": height, "width": width}
+    case: dict[str, Any] = {"backbone": backbone, "classes": classes, "height": height, "width": width}
     found: dict[str, NDArray[np.uint8]] = {}
 
     def remembered(name: str) -> Callable[[], None]:
-        call = prepare(name, **case, warm_up=False)  # type: ignore[arg-type]
+        call = prepare(name, **case, warm_up=False)
 
         def run_once() -> None:
             found[name] = call()
@@ -70,12 +68,12 @@ def prepare(
 def plain_encnet(net: nn.Module, image: Tensor) -> NDArray[np.uint8]:
     """The protocol's steps in their order, as it is usually written."""
     height, width = image.shape[2:]
-    total = 0
+    total = torch.zeros(())
     with torch.no_grad():
         for scale in SCALES:
             scores = _at_scale(net, image, *scaled_size(height, width, BASE, scale))
             total = total + F.interpolate(scores, (height, width), mode="bilinear", align_corners=True)
-    return total[0].argmax(0).to(torch.uint8).numpy()  # type: ignore[index]
+    return total[0].argmax(0).to(torch.uint8).numpy()
 
 
 def _at_scale(net: nn.Module, image: Tensor, height: int, width: int) -> Tensor:

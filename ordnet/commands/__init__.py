@@ -12,6 +12,7 @@ from ordnet.commands import bench, data
 from ordnet.commands.evaluate import evaluate
 from ordnet.commands.predict import predict
 from ordnet.commands.recipes import recipes
+from ordnet.commands.submit import submit
 from ordnet.commands.train import train
 from ordnet.errors import OrdnetError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(evaluate)
+app.command()(submit)
 app.command()(predict)
 app.command()(recipes)
 app.add_typer(bench.app, name="bench")

@@ -103,6 +103,58 @@ def loader(
     show(f"{data} {split}, crops of {crop}", bench.run(data, split=split, crop=crop, repeats=repeats), json)
 
 
+@app.command()
+def model(
+    backbone: Annotated[str, typer.Option(help="One of ordnet.backbones().")] = "resnet50s",
+    size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "480x480",
+    repeats: Repeats = 5,
+    json: Json = None,
+    out: Out = None,
+) -> None:
+    """Whole networks: what each kind of context costs on top of the dilated FCN."""
+    from ordnet.bench import model as bench
+    from ordnet.bench.table import show
+
+    height, width = _picture_size(size)
+    rows = bench.run(backbone, height, width, repeats)
+    title = f"Inference with {backbone} on a picture of {height}x{width}"
+    show(title, rows, json)
+    if out:
+        from ordnet.picture.bench_charts import bars
+
+        measures = {
+            "seconds": [row.seconds for row in rows],
+            "peak MB above the weights": [row.peak_mb for row in rows],
+        }
+        bars(out, title, [row.name for row in rows], measures)
+
+
+@app.command()
+def protocol(
+    backbone: Annotated[str, typer.Option(help="One of ordnet.backbones().")] = "resnet50s",
+    classes: Annotated[int, typer.Option(min=1, max=255)] = 59,
+    size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "375x500",
+    repeats: Repeats = 2,
+    json: Json = None,
+) -> None:
+    """EncNet's multi-scale windows as we run them, beside one window at a time."""
+    from ordnet.bench import protocol as bench
+    from ordnet.bench.table import show
+
+    height, width = _picture_size(size)
+    rows = bench.run(backbone, classes, height, width, repeats)
+    show(f"encnet protocol, {backbone}, {classes} classes, a picture of {height}x{width}", rows, json)
+
+
+def _picture_size(text: str) -> tuple[int, int]:
+    from ordnet.errors import OrdnetError
+
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise OrdnetError(f"--size {text}: expected HEIGHTxWIDTH, such as 480x480")
+    return int(parts[0]), int(parts[1])
+
+
 def _size(text: str, form: str = "CHANNELSxHEIGHTxWIDTH, such as 2048x128x128") -> tuple[int, int, int]:
     from ordnet.errors import OrdnetError
 

@@ -57,8 +57,10 @@ def predict(
 
 def _own_device(device: str | None) -> str | None:
     """With several processes on one machine each takes its own GPU."""
-    if device == "cuda" and "LOCAL_RANK" in os.environ:
-        return f"cuda:{os.environ['LOCAL_RANK']}"
+    import torch
+
+    if device in (None, "cuda") and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
     return device
 
 
@@ -75,7 +77,8 @@ def _run(job: "Prediction", bar: "Progress", force: bool) -> tuple[int, int, lis
             else:
                 job.run(picture, lambda now, total: bar.update(tiles, completed=now, total=total, visible=now < total))
                 done += 1
-        except (OrdnetError, OSError, MemoryError) as error:
-            failed.append(str(error) or f"{picture.path}: out of memory")
+        except (OrdnetError, OSError) as error:
+            message = str(error)
+            failed.append(message if str(picture.path) in message else f"{picture.path}: {message}")
         bar.advance(pictures)
     return done, skipped, failed

@@ -24,7 +24,8 @@ from ordnet.picture.overlay import Colour
 Picture = str | Path | BinaryIO | Image.Image | np.ndarray
 
 WHOLE_UP_TO = 4_000_000
-"""Pixels of the largest picture that goes through the network in one pass; larger ones are streamed."""
+"""Pixels of the largest picture that goes through the network in one pass; larger ones are streamed. One pass takes
+about 0.15 GB per megapixel with mobilenet_v2 and 0.5 GB with resnet50s, whatever the number of classes."""
 MOST_SCORES = 500_000_000
 """Numbers of the largest score map that is given out: 2 GB."""
 

@@ -73,8 +73,16 @@ class Prediction:
 
     def run(self, picture: Listed, progress: Progress | None = None) -> None:
         about = self._about(picture)  # of the picture as it is before it is read
-        parse = self.parser(picture.path, progress)
-        parse.save(self.out, picture.stem, self.save, self.strength, about)
+        try:
+            parse = self.parser(picture.path, progress)
+            parse.save(self.out, picture.stem, self.save, self.strength, about)
+        except (MemoryError, RuntimeError) as error:
+            # torch has a type of its own only for GPUs that are full
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            raise OrdnetError(
+                f"{picture.path}: not enough memory; with a smaller --whole-up-to it is streamed"
+            ) from None
 
     def _about(self, picture: Listed) -> dict[str, Any]:
         try:

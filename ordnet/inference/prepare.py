@@ -23,7 +23,7 @@ def for_inference(net: Network) -> Network:
     for conv, norm in list(_pairs(ready)):
         setattr(*conv, fuse_conv_bn_eval(getattr(*conv), getattr(*norm)))
         setattr(*norm, nn.Identity())
-    return ready.to(memory_format=torch.channels_last)
+    return ready.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _pairs(net: nn.Module) -> Iterator[tuple[Slot, Slot]]:
