@@ -93,3 +93,10 @@ def test_a_chart_that_fails_writes_nothing(tmp_path):
     with pytest.raises(RuntimeError), chart(tmp_path / "x.png", 2, 2):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_ignored_pixels_are_striped_in_the_legend():
+    """A class may have the colour of the stripes: CamVid's sky does."""
+    grey, striped = (np.asarray(legend([("sky", colour)], 80))[6:20, 4:14] for colour in (NO_CLASS, None))
+    assert len(np.unique(grey.reshape(-1, 3), axis=0)) == 1
+    assert len(np.unique(striped.reshape(-1, 3), axis=0)) > 1

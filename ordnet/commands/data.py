@@ -233,7 +233,7 @@ def _sheet(dataset: "Dataset", chosen: Sequence[int], seed: int, crop: int) -> "
     from ordnet.data.augment import augment, generator
     from ordnet.data.dataset import read_pair
     from ordnet.picture.contact_sheet import contact_sheet
-    from ordnet.picture.overlay import NO_CLASS, overlay
+    from ordnet.picture.overlay import overlay
     from ordnet.progress import progress
 
     tiles: list[np.ndarray] = []
@@ -244,9 +244,11 @@ def _sheet(dataset: "Dataset", chosen: Sequence[int], seed: int, crop: int) -> "
             tiles.append(overlay(image, label, dataset.classes.colours))
             seen.update(np.unique(label).tolist())
     names, colours = dataset.classes.names, dataset.classes.colours
-    key = [(names[c], colours[c]) for c in range(len(names)) if c in seen]
+    key: list[tuple[str, tuple[int, int, int] | None]] = [
+        (names[c], colours[c]) for c in range(len(names)) if c in seen
+    ]
     if any(class_id >= len(names) for class_id in seen):
-        key.append(("ignored", NO_CLASS))
+        key.append(("ignored", None))
     return contact_sheet(tiles, min(4, len(tiles)), [dataset.ids[index] for index in chosen], key)
 
 

@@ -20,7 +20,7 @@ def contact_sheet(
     tiles: Sequence[np.ndarray],
     columns: int,
     captions: Sequence[str] | None = None,
-    key: Sequence[tuple[str, Colour]] = (),
+    key: Sequence[tuple[str, Colour | None]] = (),
 ) -> Image.Image:
     """Pictures (H, W, 3) uint8 in a grid, by rows; cells are as large as the largest picture.
 
@@ -47,10 +47,10 @@ def contact_sheet(
     return sheet
 
 
-def legend(key: Sequence[tuple[str, Colour]], width: int) -> Image.Image:
+def legend(key: Sequence[tuple[str, Colour | None]], width: int) -> Image.Image:
     """Names beside squares of their colour, by rows, in columns as wide as the longest name; `width` pixels wide.
 
-    The square of NO_CLASS is striped.
+    A name without a colour stands for ignored pixels: its square is striped.
     """
     names = [_shortened(name, width - _SWATCH - 2 * _GAP) for name, _ in key]
     column = max((round(_font().getlength(name)) for name in names), default=0) + _SWATCH + 4 * _GAP
@@ -60,8 +60,8 @@ def legend(key: Sequence[tuple[str, Colour]], width: int) -> Image.Image:
     for place, (name, (_, colour)) in enumerate(zip(names, key, strict=True)):
         left, top = place % columns * column, place // columns * _LINE
         square = (left, top + (_LINE - _SWATCH) // 2, left + _SWATCH - 1, top + (_LINE + _SWATCH) // 2 - 1)
-        draw.rectangle(square, fill=_INK if colour == NO_CLASS else colour, outline=_INK)
-        if colour == NO_CLASS:  # striped, as `overlay` marks it
+        draw.rectangle(square, fill=colour or _INK, outline=_INK)
+        if colour is None:  # striped, as `overlay` marks it
             for shift in range(0, 2 * _SWATCH, 5):
                 start, end = max(0, shift - _SWATCH + 1), min(shift, _SWATCH - 1)
                 draw.line(
