@@ -49,7 +49,9 @@ def show(title: str, rows: list[Row], json_path: Path | None) -> None:
     for row in rows:
         cells = [_COLUMNS[key][1](getattr(row, key)) if getattr(row, key) is not None else "–" for key in columns]
         table.add_row(row.name, *cells, *(_cell(row.extra.get(key)) for key in extras))
-    Console().print(table)
+    console = Console()
+    # into a file or a pipe the table goes in full width
+    (console if console.is_terminal else Console(width=160)).print(table)
     if json_path:
         write_text(json_path, json.dumps([row.plain() for row in rows], indent=1) + "\n")
 

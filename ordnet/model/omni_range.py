@@ -32,6 +32,9 @@ from ordnet.model.fusion import AttentionToScale, ChannelSelection, Concat, Sum
 from ordnet.model.long_range import LongRange
 from ordnet.model.middle_range import MiddleRange, join, patch_grid
 
+STRIP = 1024
+"""Positions that inference handles at once: enough for matrix products to run at full speed."""
+
 CHOICES: dict[str, tuple[Any, ...]] = {
     "branches": (("middle", "long"), ("middle",), ("long",)),
     "gate": ("out", "in", None),
@@ -133,41 +136,48 @@ class OmniRange(nn.Module):
     # ---- the factored form -------------------------------------------------------------------------------------
 
     def _factored(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            outputs = self._patch_by_patch(x)
+        else:
+            outputs = self._strip_by_strip(x)
+        return outputs[0] if self.folds_fusion else x + self.fuse(*outputs)
+
+    def _patch_by_patch(self, x: Tensor) -> list[Tensor]:
+        """The plain way. While gradients are recorded autograd keeps a copy of every patch anyway."""
         grid = patch_grid(x.shape[2], x.shape[3], self.patches)
+        pieces = [_positions(x[:, :, rows, columns]) for rows, columns in grid]
+        sums = [self.collect(piece) for piece in pieces]
+        whole = _added_up(sums)
+        gate = self.gate_at(x, whole)
+        made: list[list[Tensor]] = []
+        for piece, context, (rows, columns) in zip(pieces, self.contexts(sums, whole), grid, strict=True):
+            gate_piece = None if gate is None else gate[:, :, rows, columns].flatten(2)
+            size = (rows.stop - rows.start, columns.stop - columns.start)
+            made.append([z.unflatten(2, size) for z in self.read_out(piece, context, gate_piece)])
+        return [join(z, self.patches) for z in zip(*made, strict=True)]
 
-        channels_last = x.is_contiguous(memory_format=torch.channels_last)
+    def _strip_by_strip(self, x: Tensor) -> list[Tensor]:
+        """The same for inference: a few rows of a patch at a time, straight into place.
 
-        def piece(index: int) -> Tensor:  # (B, C, n), a copy unless the patch is the whole map
-            rows, columns = grid[index]
-            patch = x[:, :, rows, columns]
-            # the copy keeps its layout: matrix products take either, turning one into the other takes a tenth of all
-            return patch.permute(0, 2, 3, 1).flatten(1, 2).mT if channels_last else patch.flatten(2)
-
-        # While gradients are recorded the copies are kept by autograd anyway; otherwise one patch at a time is enough.
-        recording = torch.is_grad_enabled()
-        kept = [piece(i) for i in range(len(grid))] if recording else []
-        sums = [self.collect(kept[i] if kept else piece(i)) for i in range(len(grid))]
-        whole = sums[0]
-        for more in sums[1:]:
-            whole = whole + more
+        Beside the output, memory holds one strip and the small matrices.
+        """
+        grid = patch_grid(x.shape[2], x.shape[3], self.patches)
+        sums = [
+            _added_up([self.collect(_positions(x[:, :, strip, columns])) for strip in _strips(rows, columns)])
+            for rows, columns in grid
+        ]
+        whole = _added_up(sums)
         gate = self.gate_at(x, whole)
         contexts = self.contexts(sums, whole)
-
-        def output(index: int) -> tuple[Tensor, ...]:
-            rows, columns = grid[index]
-            size = (rows.stop - rows.start, columns.stop - columns.start)
-            patch_gate = None if gate is None else gate[:, :, rows, columns].flatten(2)
-            made = self.read_out(kept[index] if kept else piece(index), contexts[index], patch_gate)
-            return tuple(z.unflatten(2, size) for z in made)
-
-        if recording or torch.compiler.is_compiling():
-            outputs = [join(z, self.patches) for z in zip(*map(output, range(len(grid))), strict=True)]
-        else:  # straight into place, so that no second whole map is held
-            outputs = [torch.empty_like(x) for _ in contexts[0]]
-            for index, (rows, columns) in enumerate(grid):
-                for whole_map, z in zip(outputs, output(index), strict=True):
-                    whole_map[:, :, rows, columns] = z
-        return outputs[0] if self.folds_fusion else x + self.fuse(*outputs)
+        del sums, whole
+        outputs = [torch.empty_like(x) for _ in contexts[0]]
+        for context, (rows, columns) in zip(contexts, grid, strict=True):
+            for strip in _strips(rows, columns):
+                gate_piece = None if gate is None else gate[:, :, strip, columns].flatten(2)
+                made = self.read_out(_positions(x[:, :, strip, columns]), context, gate_piece)
+                for output, z in zip(outputs, made, strict=True):
+                    output[:, :, strip, columns] = z.unflatten(2, (strip.stop - strip.start, -1))
+        return outputs
 
     @property
     def patches(self) -> int:
@@ -285,6 +295,26 @@ class OmniRange(nn.Module):
             known = (left.clone(), right.clone(), left @ right)
             self._products[name] = known
         return known[2]
+
+
+def _positions(patch: Tensor) -> Tensor:
+    """(B, C, h, w) → (B, C, n): a copy that keeps its layout, since matrix products take either."""
+    if patch.stride(1) == 1:  # channels last; turning it into the other layout takes a tenth of all
+        return patch.permute(0, 2, 3, 1).flatten(1, 2).mT
+    return patch.flatten(2)
+
+
+def _strips(rows: slice, columns: slice) -> list[slice]:
+    """Rows of a patch, a few at a time."""
+    height = max(1, STRIP // (columns.stop - columns.start))
+    return [slice(top, min(top + height, rows.stop)) for top in range(rows.start, rows.stop, height)]
+
+
+def _added_up(sums: Sequence[Sums]) -> Sums:
+    total = sums[0]
+    for more in sums[1:]:
+        total = total + more
+    return total
 
 
 def _fusion(name: str, channels: int, branch_channels: int, branches: int, project: bool) -> nn.Module:
