@@ -80,6 +80,7 @@ def test_exponents_of_known_growth():
         ["block", "--size", "16x8x9", "--repeats", "1"],
         ["block", "--size", "16x8x8", "--repeats", "1", "--train"],
         ["scale", "--channels", "16", "--sides", "4,8", "--repeats", "1"],
+        ["model", "--backbone", "tiny", "--size", "40x33", "--repeats", "1"],
     ],
 )
 def test_commands(words, tmp_path):

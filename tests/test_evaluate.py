@@ -112,6 +112,14 @@ def test_wrong_words(model, folder, words, message):
     assert "Traceback" not in done.stderr
 
 
+def test_a_place_that_cannot_be_written(model, folder):
+    done = run(model, "--data", f"folder:{folder}", "--json", "/proc/nowhere/scores.json")
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("ordnet: ")
+    assert "/proc/nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_broken_picture(model, tmp_path):
     folder = write_folder(tmp_path / "broken", train=2, val=3)
     (folder / "images" / "003.png").write_bytes(b"x")

@@ -45,3 +45,6 @@ def main() -> None:
     except BrokenPipeError:  # `ordnet … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"ordnet: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -92,7 +92,7 @@ def loss(
 def loader(
     data: Annotated[str, typer.Option(help="The data set, as NAME:PATH.")],
     split: str = "train",
-    crop: Annotated[int, typer.Option(min=1)] = 480,
+    crop: Annotated[int, typer.Option(min=1, help="Side of the crops.")] = 224,
     repeats: Repeats = 5,
     json: Json = None,
 ) -> None:

@@ -15,6 +15,7 @@ from ordnet.data.loader import examples, normalise
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
+from ordnet.inference.prepare import for_inference
 from ordnet.model.network import Network
 
 
@@ -85,17 +86,15 @@ def evaluate(
     rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
     confusion = Confusion(net.classes)
     broken: list[str] = []
-    was_training = net.training
-    net.eval()
+    ready = for_inference(net)
     done = 0
     with torch.inference_mode():
         for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
             image = normalise(example.image.to(device))
-            labels = protocols.labels(net, image, protocol, base=base, crop=crop)
+            labels = protocols.labels(ready, image, protocol, base=base, crop=crop)
             confusion.add(example.label[0], labels)
             done += 1
             progress(done)
-    net.train(was_training)
     details: dict[str, Any] = {} if protocol == "whole" else {"scales": list(protocols.SCALES), "flips": True}
     if protocol == "encnet":
         details |= {"base": base, "crop": crop}

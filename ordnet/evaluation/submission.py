@@ -17,6 +17,7 @@ from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import refuse_other_classes
 from ordnet.files import write_atomically
 from ordnet.inference import protocols
+from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 
 
@@ -56,13 +57,14 @@ def submit(
     loaded = checkpoint.load(model)
     dataset = open_dataset(data, "test")
     refuse_other_classes(loaded.classes, dataset.classes.names)
+    net = for_inference(loaded.net)
     base, crop = loaded.about.get("base_size") or 520, loaded.about.get("crop") or 480
 
     def write(path: Path) -> None:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:  # PNGs do not shrink further
             for index in range(len(dataset.ids)):
                 image = torch.from_numpy(np.array(dataset.image(index))).permute(2, 0, 1)[None]
-                labels = protocols.labels(loaded.net, normalise(image), protocol, base=base, crop=crop)
+                labels = protocols.labels(net, normalise(image), protocol, base=base, crop=crop)
                 file.writestr(_name(SERVERS[server], dataset, index), _png(SERVERS[server], dataset, labels))
                 progress(index + 1, len(dataset.ids))
         _check(path, SERVERS[server], dataset)

@@ -6,7 +6,8 @@ takes exactly the steps that the killed one would have taken.
 
 import math
 import time
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ class Progress:
     best: float = -1.0
     loss: float = 0.0
     """Summed over this epoch's steps, and so its parts."""
-    parts: dict[str, float] | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    vitals: dict[str, float] = field(default_factory=dict)
+    """Of the block, at the epoch's last step."""
     finished: bool = False
 
 
@@ -69,14 +72,22 @@ class Run:
 
 def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = False, init: Path | None = None) -> Run:
     """Train as the settings say, into the run folder `out`."""
-    training = settings.training
-    accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=_precision(training))
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision=_precision(settings.training))
+    folder = RunFolder(out)
+    if accelerator.is_main_process:
+        folder.claim()
+    try:
+        return _train(settings, folder, accelerator, resume, force, init)
+    finally:
+        folder.release()
+
+
+def _train(
+    settings: Settings, folder: RunFolder, accelerator: Accelerator, resume: bool, force: bool, init: Path | None
+) -> Run:
+    training, out = settings.training, folder.path
     device, main, world = accelerator.device, accelerator.is_main_process, accelerator.num_processes
     display = Display(main)
-
-    folder = RunFolder(out)
-    if main:
-        folder.claim()
     found = _earlier(folder, settings, resume, force, display, main)
     if found is not None and found["progress"]["finished"]:
         display.say(f"{out} holds a finished run; nothing to do")
@@ -135,19 +146,19 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
             net.train()
             if training.freeze_norm:
                 freeze_norms(net)
-            started, seen, vitals = time.monotonic(), 0, dict[str, float]()
+            started, seen = time.monotonic(), 0
             with display.task(f"epoch {progress.epoch + 1}/{training.epochs}", batches.steps, progress.step) as advance:
                 for batch in batches.epoch(progress.epoch, progress.step):
                     step = progress.epoch * batches.steps + progress.step
                     set_rate(optimizer, step, total_steps, training)
                     last_of_epoch = progress.step == batches.steps - 1
-                    with watch(net if last_of_epoch else nn.Identity()) as vitals:
+                    with watch(net if last_of_epoch else nn.Identity()) as progress.vitals:
                         parts = _step(accelerator, model, optimizer, batch, training, step)
                     if averaged:
                         averaged.update(net)
                     progress.step += 1
                     progress.loss += parts["loss"]
-                    progress.parts = {key: (progress.parts or {}).get(key, 0.0) + value for key, value in parts.items()}
+                    progress.parts = {key: progress.parts.get(key, 0.0) + value for key, value in parts.items()}
                     seen += training.batch_size
                     speed = seen / (time.monotonic() - started)
                     advance(_about(progress, optimizer.param_groups[0]["lr"], speed))
@@ -159,9 +170,8 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
                         saved = time.monotonic()
 
             progress.epoch += 1
-            record = _record(
-                progress, batches, optimizer.param_groups[0]["lr"], seen / (time.monotonic() - started), vitals
-            )
+            speed = seen / (time.monotonic() - started)
+            record = _record(progress, batches, optimizer.param_groups[0]["lr"], speed)
             if progress.epoch % settings.evaluation.every == 0 or progress.epoch == training.epochs:
                 with display.task("evaluating", math.ceil(len(val_set.ids) / world)) as advance:
                     evaluation = evaluate(
@@ -180,27 +190,27 @@ def train(settings: Settings, out: Path, *, resume: bool = False, force: bool = 
                 if evaluation is not None and "miou" in record and (record["miou"] or 0.0) > progress.best:
                     progress.best = record["miou"] or 0.0
                     _keep(folder.best, kept, train_set, about)
-                if progress.epoch == training.epochs or time.monotonic() - drawn > _DRAW_SECONDS:
+                last = progress.epoch == training.epochs
+                if last or time.monotonic() - drawn > _DRAW_SECONDS:
                     curves(folder.epochs(), folder.curves)
                     drawn = time.monotonic()
-            progress.step, progress.loss, progress.parts = 0, 0.0, None
+                if last:
+                    report(folder.report, settings.to_yaml(), folder.epochs(), folder.curves)
+            progress.step, progress.loss, progress.parts, progress.vitals = 0, 0.0, {}, {}
             progress.finished = progress.epoch == training.epochs
             save_state()
             saved = time.monotonic()
 
     for message, count in batches.broken.most_common(5):
         display.say(f"left out {count} times: {message}")
-    if main:
-        report(folder.report, settings.to_yaml(), folder.epochs(), folder.curves)
-        display.say(f"done: {folder.best} (best mIoU {progress.best:.4f}), report {folder.report}")
+    display.say(f"done: {folder.best} (best mIoU {progress.best:.4f}), report {folder.report}")
     accelerator.wait_for_everyone()
     assert evaluation is not None  # the last epoch always ends with one
     return Run(out, evaluation.figures())
 
 
 _ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "pixel_accuracy", "miou_by_range")
-
-
+"""What a checkpoint says of itself."""
 _DRAW_SECONDS = 30
 """Drawing takes about half a second; runs with short epochs do not draw after each."""
 
@@ -230,16 +240,15 @@ def _step(
     sums: dict[str, Tensor] = {}
     for index, (images, labels) in enumerate(micro_batches):
         images, labels = images.to(accelerator.device), labels.to(accelerator.device)
+        last = index == len(micro_batches) - 1
         # processes exchange gradients once, with the last micro-batch
-        with (
-            accelerator.no_sync(model) if index < len(micro_batches) - 1 else accelerator.autocast(),
-            accelerator.autocast(),
-        ):
-            scores, auxiliary = model(normalise(images))
-        share = len(images) / training.batch_size
-        loss, parts = total_loss(scores, auxiliary, labels, training, float(pixels), share)
-        # processes average their gradients, but the parts are meant to be added
-        accelerator.backward(loss * accelerator.num_processes)
+        with nullcontext() if last else accelerator.no_sync(model):
+            with accelerator.autocast():
+                scores, auxiliary = model(normalise(images))
+            share = len(images) / training.batch_size
+            loss, parts = total_loss(scores, auxiliary, labels, training, float(pixels), share)
+            # processes average their gradients, but the parts are meant to be added
+            accelerator.backward(loss * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **parts}.items():
             sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value
     stacked = _summed(torch.stack([value.double().cpu() for value in sums.values()]), accelerator)
@@ -305,12 +314,10 @@ def _earlier(
     return found
 
 
-def _record(
-    progress: Progress, batches: Batches, rate: float, speed: float, vitals: dict[str, float]
-) -> dict[str, Any]:
-    means = {name: value / batches.steps for name, value in (progress.parts or {}).items()}
+def _record(progress: Progress, batches: Batches, rate: float, speed: float) -> dict[str, Any]:
+    means = {name: value / batches.steps for name, value in progress.parts.items()}
     record = {"event": "epoch", "epoch": progress.epoch, "step": progress.epoch * batches.steps, **means}
-    return {**record, "rate": rate, "images_per_second": speed, "time": time.time(), **vitals}
+    return {**record, "rate": rate, "images_per_second": speed, "time": time.time(), **progress.vitals}
 
 
 def _keep(path: Path, net: Network, dataset: Dataset, about: dict[str, Any]) -> None:

@@ -39,6 +39,10 @@ class RunFolder:
         except OSError:
             raise OrdnetError(f"another process is training in {self.path}; choose another --out") from None
 
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
     def clear(self) -> None:
         """Take away what an earlier run wrote, and nothing else."""
         for name in OWN:
