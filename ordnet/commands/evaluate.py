@@ -10,7 +10,7 @@ import typer
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A checkpoint (.safetensors).")],
+    model: Annotated[str, typer.Argument(help="A checkpoint (.safetensors) or the name of a shipped model.")],
     data: Annotated[str, typer.Option(help="The data set, as NAME or NAME:PATH.")],
     split: Annotated[str, typer.Option(help="Which pictures.")] = "val",
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet.")] = "whole",

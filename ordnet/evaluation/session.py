@@ -12,6 +12,7 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import Evaluation, refuse_other_classes
 from ordnet.evaluation.evaluate import evaluate as evaluate_network
+from ordnet.inference.parser import find
 from ordnet.inference.protocols import PROTOCOLS
 from ordnet.model import checkpoint
 
@@ -31,7 +32,7 @@ def evaluate(
     """
     if protocol not in PROTOCOLS:
         raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
-    loaded = checkpoint.load(model)
+    loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, split)
     refuse_other_classes(loaded.classes, dataset.classes.names)
     started = _join_processes()

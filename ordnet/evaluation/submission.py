@@ -17,6 +17,7 @@ from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import refuse_other_classes
 from ordnet.files import write_atomically
 from ordnet.inference import protocols
+from ordnet.inference.parser import find
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 
@@ -54,7 +55,7 @@ def submit(
         raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
     if out.suffix != ".zip":
         raise OrdnetError(f"--out {out}: the servers take a .zip file")
-    loaded = checkpoint.load(model)
+    loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, "test")
     refuse_other_classes(loaded.classes, dataset.classes.names)
     net = for_inference(loaded.net)

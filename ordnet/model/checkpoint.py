@@ -35,8 +35,12 @@ def save(
     classes: Sequence[str],
     colours: Sequence[Colour],
     about: dict[str, Any] | None = None,
+    half: bool = False,
 ) -> None:
-    """Write the network with all that prediction needs. A reader sees the old file or the new one, never half."""
+    """Write the network with all that prediction needs. A reader sees the old file or the new one, never a part of it.
+
+    `half` stores float16, half the size, for models that are handed on; loading gives float32 again.
+    """
     if not len(classes) == len(colours) == net.classes:
         raise OrdnetError(f"the network has {net.classes} classes, got {len(classes)} names, {len(colours)} colours")
     settings = {
@@ -48,6 +52,8 @@ def save(
     metadata = {"format": FORMAT, "ordnet": json.dumps(settings, ensure_ascii=False)}
     # safetensors stores dense row-major tensors only
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in net.state_dict().items()}
+    if half:
+        tensors = {key: tensor.half() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
     write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
 
 
