@@ -2,7 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# torch itself uses both cores inside one test; more workers than cores only fight over them
 WORKERS ?= auto
 
 .PHONY: install check test format clean
@@ -20,7 +19,8 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	# one thread per worker and per process it starts: more only fight over the cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .
