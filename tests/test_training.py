@@ -232,5 +232,6 @@ def test_a_broken_data_set_is_named_before_training(tmp_path):
     (folder / "labels" / "000.png").write_bytes(b"no label")
     with pytest.raises(OrdnetError, match=r"000\.png"):
         train(small_settings(folder), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     run = train(small_settings(folder, "data.skip_broken=true", "training.epochs=1"), tmp_path / "run")
     assert run.figures["images"] == 3

@@ -40,8 +40,13 @@ class RunFolder:
             raise OrdnetError(f"another process is training in {self.path}; choose another --out") from None
 
     def release(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
+        """Let others in; a run that failed before it wrote anything leaves no folder behind."""
+        if self._lock is None:
+            return
+        if [path.name for path in self.path.iterdir()] == [".lock"]:
+            (self.path / ".lock").unlink()
+            self.path.rmdir()
+        self._lock.close()
 
     def clear(self) -> None:
         """Take away what an earlier run wrote, and nothing else."""
