@@ -112,7 +112,10 @@ def pascal_context_r101_ablation() -> Recipe:
 
 
 def full(recipe: Recipe, name: str, about: str, paper: str, **sections: dict[str, Any]) -> Recipe:
-    """For comparison with other methods: ResNet-101, both losses, EncNet's multi-scale protocol."""
+    """For comparison with other methods: ResNet-101 and both losses.
+
+    The paper's score is that of `ordnet evaluate --protocol encnet`; while training, `whole` is looked at now and then.
+    """
     training = {"lovasz": 1.0, **sections.pop("training", {})}
     base = changed(recipe, name, about, paper, model={"backbone": "resnet101s"}, training=training, **sections)
     evaluation = EvaluationConfig(every=10)
@@ -148,7 +151,7 @@ def ade20k_r101() -> Recipe:
 
 def ade20k_r101_trainval() -> Recipe:
     recipe = changed(
-        ade20k_r101(), "ade20k-r101-trainval", "20 more epochs on train + val, for the test server",
+        ade20k_r101(), "ade20k-r101-trainval", "20 more epochs on train + val (val is no test here)",
         "56.86 final score (test)", data={"split": "trainval"}, training={"epochs": 20, "rate": 1e-4},
     )  # fmt: skip
     return replace(recipe, init="ade20k-r101")
@@ -156,7 +159,7 @@ def ade20k_r101_trainval() -> Recipe:
 
 def voc_r101() -> Recipe:
     recipe = full(
-        pascal_context_r50(), "voc-r101", "ORDNet, ResNet-101, on augmented train + val", "first stage",
+        pascal_context_r50(), "voc-r101", "ORDNet, ResNet-101, on augmented train + val (val is no test here)", "first stage",
         data={"name": "voc", "split": "trainvalaug"}, training={"epochs": 60},
     )  # fmt: skip
     return replace(recipe, data="voc:PATH")

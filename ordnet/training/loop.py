@@ -49,9 +49,8 @@ class Progress:
     step: int = 0
     """Steps taken in this epoch."""
     best: float = -1.0
-    loss: float = 0.0
-    """Summed over this epoch's steps, and so its parts."""
     parts: dict[str, float] = field(default_factory=dict)
+    """The loss and what it consists of, summed over this epoch's steps."""
     vitals: dict[str, float] = field(default_factory=dict)
     """Of the block, at the epoch's last step."""
     finished: bool = False
@@ -157,7 +156,6 @@ def _train(
                     if averaged:
                         averaged.update(net)
                     progress.step += 1
-                    progress.loss += parts["loss"]
                     progress.parts = {key: progress.parts.get(key, 0.0) + value for key, value in parts.items()}
                     seen += training.batch_size
                     speed = seen / (time.monotonic() - started)
@@ -196,7 +194,7 @@ def _train(
                     drawn = time.monotonic()
                 if last:
                     report(folder.report, settings.to_yaml(), folder.epochs(), folder.curves)
-            progress.step, progress.loss, progress.parts, progress.vitals = 0, 0.0, {}, {}
+            progress.step, progress.parts, progress.vitals = 0, {}, {}
             progress.finished = progress.epoch == training.epochs
             save_state()
             saved = time.monotonic()
@@ -329,4 +327,4 @@ def _keep(path: Path, net: Network, dataset: Dataset, about: dict[str, Any]) -> 
 
 def _about(progress: Progress, rate: float, speed: float) -> str:
     best = f"mIoU {progress.best:.3f} " if progress.best >= 0 else ""
-    return f"loss {progress.loss / progress.step:.3f} {best}rate {rate:.2g} {speed:.1f} images/s"
+    return f"loss {progress.parts['loss'] / progress.step:.3f} {best}rate {rate:.2g} {speed:.1f} images/s"

@@ -38,6 +38,8 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise OrdnetError(f"another process is training in {self.path}; choose another --out") from None
+        for left_over in self.path.rglob(".*.tmp.*"):  # files that a killed run was just writing
+            left_over.unlink()
 
     def release(self) -> None:
         """Let others in; a run that failed before it wrote anything leaves no folder behind."""
