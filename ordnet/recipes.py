@@ -159,7 +159,7 @@ def ade20k_r101_trainval() -> Recipe:
 
 def voc_r101() -> Recipe:
     recipe = full(
-        pascal_context_r50(), "voc-r101", "ORDNet, ResNet-101, on augmented train + val (val is no test here)", "first stage",
+        pascal_context_r50(), "voc-r101", "ResNet-101, augmented train + val (val is no test here)", "first stage",
         data={"name": "voc", "split": "trainvalaug"}, training={"epochs": 60},
     )  # fmt: skip
     return replace(recipe, data="voc:PATH")
