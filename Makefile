@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 WORKERS ?= auto
 
-.PHONY: install check test format clean
+.PHONY: install demo check test docs-check format clean
 
 install: $(INSTALLED)
 
@@ -12,6 +12,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
+
+# the package alone is enough for the demo
+$(BIN)/ordnet:
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -c constraints.txt -e .
+
+demo: $(BIN)/ordnet
+	$(BIN)/ordnet demo
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -21,6 +29,10 @@ check: $(INSTALLED)
 test: $(INSTALLED)
 	# one thread per worker and per process it starts: more only fight over the cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+docs-check: $(INSTALLED)
+	# runs what README.md and docs/*.md tell people to type
+	$(BIN)/python -m scripts.docs_check
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

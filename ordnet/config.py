@@ -36,9 +36,10 @@ class ModelConfig(Section):
     variant: str = "ordnet"
     backbone: str = "resnet50s"
     weights: str | None = None
-    """An ImageNet backbone file, .safetensors or .pth."""
-    output_stride: Literal[4, 8, 16] | None = None
-    """How much smaller the features are than the picture; without it the backbone's own (ResNet 8, tiny 4)."""
+    """An ImageNet backbone file, .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub."""
+    output_stride: int | None = Field(default=None, gt=0)
+    """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
+    where the backbone has it, else its own."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""

@@ -13,7 +13,7 @@ RESNETS = [name for name in NAMES if name.startswith("resnet")]
 
 
 @pytest.mark.parametrize("output_stride", [8, 16])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "tiny"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("tiny", "mobilenet_v2_short")])
 def test_sizes(name, output_stride):
     with torch.device("meta"):
         backbone = make_backbone(name, output_stride)
@@ -40,6 +40,21 @@ def test_mobilenet_parameter_count():
         count = sum(p.numel() for p in make_backbone("mobilenet_v2").parameters())
     # 3,504,872 of the classifier, less its 1280x1000 layer with bias and the 320→1280 convolution with its norm
     assert count == 3_504_872 - 1_281_000 - (320 * 1280 + 2 * 1280)
+
+
+def test_the_short_mobilenet_is_the_beginning_of_the_long_one(tmp_path):
+    long, short = make_backbone("mobilenet_v2").eval(), make_backbone("mobilenet_v2_short").eval()
+    file = weights.read(save(stored("mobilenet_v2"), tmp_path / "w.safetensors"))
+    assert not weights.load(make_backbone("mobilenet_v2_short"), file).random
+    long.load_state_dict(short.state_dict(), strict=False)
+    image = torch.randn(1, 3, 61, 40)
+    with torch.no_grad():
+        third, last = short(image)
+        torch.testing.assert_close(last, long.features[:7](image), rtol=0, atol=0)
+    assert short.channels == (third.shape[1], last.shape[1]) == (24, 32)
+    assert last.shape[2:] == (8, 5)
+    with pytest.raises(OrdnetError, match="output stride 8"):
+        make_backbone("mobilenet_v2_short", 16)
 
 
 @pytest.mark.parametrize("name", RESNETS)

@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 import ordnet
@@ -17,7 +15,7 @@ from ordnet.inference import parser as parser_module
 from ordnet.inference import protocols
 from ordnet.inference.stream import to_input
 from ordnet.model import checkpoint
-from ordnet.picture.region_names import open_spots, write_names
+from ordnet.picture.region_names import write_names
 
 NAMES = ("sky", "tree", "road", "water")
 COLOURS = ((70, 130, 180), (34, 100, 34), (128, 64, 128), (0, 60, 200))
@@ -234,17 +232,6 @@ def test_a_device_that_is_not_there():
         pytest.skip("this machine has one")
     with pytest.raises(OrdnetError, match=r"no device 'cuda' here .* use cpu"):
         ordnet.Parser(network(), NAMES, COLOURS, device="cuda")
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 80), st.integers(1, 200), st.integers(0, 5))
-def test_spots_lie_in_their_class(height, width, seed):
-    rng = np.random.default_rng(seed)
-    labels = np.kron(rng.integers(0, 4, (3, 3)), np.ones((27, 67), int))[:height, :width].astype(np.uint8)
-    for class_id, (x, y, box_width, box_height) in open_spots(labels).items():
-        assert labels[y, x] == class_id
-        assert box_width <= width + 3 and box_height <= height + 1
-    write_names(Image.new("RGB", (width, height)), labels, NAMES[:2])  # two classes have no name
 
 
 def test_a_name_is_written_into_a_large_region_and_not_into_a_small_one():

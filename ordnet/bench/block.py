@@ -11,6 +11,7 @@ from ordnet.bench.table import Row
 from ordnet.errors import OrdnetError
 from ordnet.model.omni_range import OmniRange
 from ordnet.model.rivals import DANet, Interlaced, NonLocal
+from ordnet.paper import COMPUTE
 
 METHODS: dict[str, Callable[[int], nn.Module]] = {
     "ORDNet factored": OmniRange,
@@ -20,12 +21,7 @@ METHODS: dict[str, Callable[[int], nn.Module]] = {
     "DANet": DANet,
 }
 # GFLOPs, MB and ms of the paper's table, at 2048x128x128 on a TITAN XP
-PAPER = {
-    "ORDNet literal": (624, 2192, 83),
-    "InterlacedSSA": (386, 252, 45),
-    "Basic SA": (619, 2168, 77),
-    "DANet": (1110, 2339, 121),
-}
+PAPER = {name: (row["gflops"], row["peak_mb"], row["ms"]) for name, row in COMPUTE.items()}
 PAPER_SIZE = (2048, 128, 128)
 
 

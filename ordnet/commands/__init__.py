@@ -8,10 +8,16 @@ import sys
 
 import typer
 
-from ordnet.commands import bench, data
+from ordnet.commands import bench, data, models
+from ordnet.commands.ablate import ablate
+from ordnet.commands.compare import compare
+from ordnet.commands.demo import demo
 from ordnet.commands.evaluate import evaluate
+from ordnet.commands.explain import explain
+from ordnet.commands.export import export
 from ordnet.commands.predict import predict
 from ordnet.commands.recipes import recipes
+from ordnet.commands.serve import serve
 from ordnet.commands.submit import submit
 from ordnet.commands.train import train
 from ordnet.errors import OrdnetError
@@ -24,13 +30,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(demo)
 app.command()(train)
+app.command()(ablate)
 app.command()(evaluate)
+app.command()(compare)
 app.command()(submit)
 app.command()(predict)
+app.command()(explain)
+app.command()(export)
+app.command()(serve)
 app.command()(recipes)
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
+app.add_typer(models.app, name="models")
 
 
 def main() -> None:

@@ -107,16 +107,23 @@ def loader(
 def model(
     backbone: Annotated[str, typer.Option(help="One of ordnet.backbones().")] = "resnet50s",
     size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "480x480",
+    onnx: Annotated[bool, typer.Option("--onnx", help="ORDNet in ONNX Runtime and in torch instead.")] = False,
     repeats: Repeats = 5,
     json: Json = None,
     out: Out = None,
 ) -> None:
     """Whole networks: what each kind of context costs on top of the dilated FCN."""
-    from ordnet.bench import model as bench
     from ordnet.bench.table import show
 
     height, width = _picture_size(size)
-    rows = bench.run(backbone, height, width, repeats)
+    if onnx:
+        from ordnet.bench import onnx as runtimes
+
+        rows = runtimes.run(backbone, height, width, repeats)
+    else:
+        from ordnet.bench import model as networks
+
+        rows = networks.run(backbone, height, width, repeats)
     title = f"Inference with {backbone} on a picture of {height}x{width}"
     show(title, rows, json)
     if out:
@@ -144,6 +151,22 @@ def protocol(
     height, width = _picture_size(size)
     rows = bench.run(backbone, classes, height, width, repeats)
     show(f"encnet protocol, {backbone}, {classes} classes, a picture of {height}x{width}", rows, json)
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="A shipped model's name or a checkpoint.")] = "outdoor",
+    size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "480x480",
+    clients: Annotated[int, typer.Option(min=1, help="Clients that parse at once.")] = 4,
+    seconds: Annotated[float, typer.Option(min=1, help="How long they do.")] = 10,
+    json: Json = None,
+) -> None:
+    """The server's answers: parse, attention and health, alone and under load."""
+    from ordnet.bench import serve as bench
+    from ordnet.bench.table import show
+
+    height, width = _picture_size(size)
+    show(f"ordnet serve {model}, pictures of {height}x{width}", bench.run(model, height, width, clients, seconds), json)
 
 
 def _picture_size(text: str) -> tuple[int, int]:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: Annotated[str, typer.Argument(help="A checkpoint (.safetensors) or the name of a shipped model.")],
+    model: Annotated[
+        str, typer.Argument(help="A checkpoint (.safetensors), an exported .onnx file, or the name of a shipped model.")
+    ],
     images: Annotated[list[str], typer.Argument(help="Files, folders, or patterns such as 'photos/*.jpg'.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into.")],
     save: Annotated[

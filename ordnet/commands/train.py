@@ -15,7 +15,9 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE without it.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier run in the folder.")] = False,
-    init: Annotated[Path | None, typer.Option(help="Start from this checkpoint: a further stage.")] = None,
+    init: Annotated[
+        Path | None, typer.Option(help="Start from this checkpoint or shipped model: a further stage.")
+    ] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave unreadable pictures out.")] = False,
 ) -> None:
     """Train a parser; killed anywhere, it continues with --resume."""

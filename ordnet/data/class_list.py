@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ordnet.data.class_table import parse_colour
-from ordnet.data.colours import distinct_colours
+from ordnet.data.colours import class_colours
 from ordnet.data.labels import IGNORE, Classes, Colour, LabelRule
 from ordnet.errors import OrdnetError
 
@@ -86,8 +86,9 @@ def _check(lines: list[_Line], named: list[_Line], path: Path) -> None:
 
 
 def _classes(named: list[_Line]) -> Classes:
+    names = tuple(line.name for line in named)
     colours = tuple(line.colour for line in named if line.colour)
-    return Classes(tuple(line.name for line in named), colours or distinct_colours(len(named)))
+    return Classes(names, colours or class_colours(names))
 
 
 def _raw_values(lines: list[_Line]) -> dict[_Line, int]:

@@ -1,9 +1,15 @@
-"""Colours for classes that bring none: as different from one another as the eye allows."""
+"""Colours for classes that bring none: the usual one for what everybody knows (sky is blue), and for the rest colours
+as different from those and from one another as the eye allows."""
 
+import csv
+import re
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
+from ordnet.data.class_table import parse_colour
 from ordnet.data.labels import Colour
 
 _STEP = 15
@@ -13,12 +19,28 @@ _LARGEST_CHROMA = 0.21
 """Of OKLab: stronger colours glare on a screen."""
 
 
+def class_colours(names: Sequence[str]) -> tuple[Colour, ...]:
+    """One colour per class, all different, the same on every machine.
+
+    Names in tables/usual_colours.csv, in singular or plural, get the usual colour. Of several that share one (`tree`
+    and `forest`) it goes to the name that stands first in the table; of two spellings of a name, to the first class.
+    """
+    known = {class_id: found for class_id, name in enumerate(names) if (found := _usual(name))}
+    owners: dict[Colour, int] = {}
+    for class_id, (_, colour) in sorted(known.items(), key=lambda item: item[1][0]):
+        owners.setdefault(colour, class_id)
+    colours = {class_id: colour for colour, class_id in owners.items()}
+    others = [class_id for class_id in range(len(names)) if class_id not in colours]
+    colours |= zip(others, distinct_colours(len(others), tuple(owners)), strict=True)
+    return tuple(colours[class_id] for class_id in range(len(names)))
+
+
 @cache
-def distinct_colours(count: int) -> tuple[Colour, ...]:
+def distinct_colours(count: int, taken: tuple[Colour, ...] = ()) -> tuple[Colour, ...]:
     """`count` colours, the same on every machine; asking for more keeps the first ones.
 
-    Each is the candidate farthest from all before it in OKLab, where distance is about what the eye sees, and far from
-    black, white and grey, which pictures use for what does not count.
+    Each is the candidate farthest from all before it and from those `taken`, in OKLab, where distance is about what the
+    eye sees, and far from black, white and grey, which pictures use for what does not count.
     """
     levels = np.arange(0, 256, _STEP)
     candidates = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(-1, 3)
@@ -27,7 +49,7 @@ def distinct_colours(count: int) -> tuple[Colour, ...]:
     usable = (lightness > _LIGHTNESS[0]) & (lightness < _LIGHTNESS[1]) & (chroma < _LARGEST_CHROMA)
     candidates, places = candidates[usable], places[usable]
     distance = np.full(len(candidates), np.inf)
-    for place in _oklab(np.array([(0, 0, 0), (255, 255, 255), (128, 128, 128)])):
+    for place in _oklab(np.array([(0, 0, 0), (255, 255, 255), (128, 128, 128), *taken])):
         distance = np.minimum(distance, np.linalg.norm(places - place, axis=1))
     chosen: list[Colour] = []
     for _ in range(count):
@@ -36,6 +58,24 @@ def distinct_colours(count: int) -> tuple[Colour, ...]:
         chosen.append((red, green, blue))
         distance = np.minimum(distance, np.linalg.norm(places - places[best], axis=1))
     return tuple(chosen)
+
+
+def _usual(name: str) -> tuple[int, Colour] | None:
+    """The name's place among its synonyms and their colour, where the table knows it."""
+    plain = re.sub(r"[\s_-]+", " ", name.lower()).strip()
+    singular = (plain, plain.removesuffix("s"), plain.removesuffix("es"), re.sub("ies$", "y", plain))
+    return next((found for form in singular if (found := _usual_colours().get(form))), None)
+
+
+@cache
+def _usual_colours() -> dict[str, tuple[int, Colour]]:
+    """Name → its place among its synonyms, and their colour."""
+    with (Path(__file__).with_name("tables") / "usual_colours.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            name: (place, parse_colour(line["colour"]))
+            for line in csv.DictReader(file)
+            for place, name in enumerate(line["names"].split("|"))
+        }
 
 
 def _oklab(colours: np.ndarray) -> np.ndarray:

@@ -31,13 +31,19 @@ _UPRIGHT = {
 _SIDEWAYS = (5, 6, 7, 8)
 
 
-def open_rgb(source: Source, at_least: tuple[int, int] | None = None, largest: int = LARGEST) -> Image.Image:
+def open_rgb(
+    source: Source,
+    at_least: tuple[int, int] | None = None,
+    largest: int = LARGEST,
+    formats: tuple[str, ...] | None = None,
+) -> Image.Image:
     """The picture as 8-bit RGB, upright; transparent parts are white.
 
     `at_least` is a (width, height) that suffices: a JPEG is then decoded at 1/2, 1/4 or 1/8 of its size, never smaller
-    than that. `largest` is the number of pixels beyond which the picture is refused before decoding.
+    than that. `largest` is the number of pixels beyond which the picture is refused before decoding. `formats` are the
+    only ones tried, by Pillow's names; without it all.
     """
-    with opened(source, largest) as image:
+    with opened(source, largest, formats) as image:
         if at_least is not None:
             image.draft(None, at_least[::-1] if _orientation(image) in _SIDEWAYS else at_least)
         image.load()
@@ -64,11 +70,11 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 @contextmanager
-def opened(source: Source, largest: int = LARGEST) -> Iterator[Image.Image]:
+def opened(source: Source, largest: int = LARGEST, formats: tuple[str, ...] | None = None) -> Iterator[Image.Image]:
     """The picture with only its header read. What goes wrong while it is open is an error that names the file."""
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
     try:
-        with _open(source) as image:
+        with _open(source, formats) as image:
             if image.width * image.height > largest:
                 raise OrdnetError(
                     f"{image.width} x {image.height} pixels are more than the {largest:,} that are read at once: "
@@ -90,7 +96,7 @@ def opened(source: Source, largest: int = LARGEST) -> Iterator[Image.Image]:
 _lock = threading.Lock()
 
 
-def _open(source: Source) -> Image.Image:
+def _open(source: Source, formats: tuple[str, ...] | None = None) -> Image.Image:
     """Image.open without Pillow's own limit on pixels, for which `largest` stands in.
 
     Pillow keeps its limit in a global that other code may rely on, so it is lifted for reading the header only.
@@ -99,7 +105,7 @@ def _open(source: Source) -> Image.Image:
         limit = Image.MAX_IMAGE_PIXELS
         Image.MAX_IMAGE_PIXELS = None
         try:
-            return Image.open(source)
+            return Image.open(source, formats=list(formats) if formats else None)
         finally:
             Image.MAX_IMAGE_PIXELS = limit
 

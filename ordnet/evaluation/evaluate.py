@@ -18,6 +18,9 @@ from ordnet.inference import protocols
 from ordnet.inference.prepare import for_inference
 from ordnet.model.network import Network
 
+Look = Callable[[int, np.ndarray, np.ndarray, np.ndarray], object]
+"""Hears of one picture: its place in the data set, the picture (H, W, 3) uint8, its true and its parsed class ids."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -76,10 +79,11 @@ def evaluate(
     workers: int = 0,
     progress: Callable[[int], object] = lambda done: None,
     skip_broken: bool = False,
+    look: Look | None = None,
 ) -> Evaluation:
     """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
 
-    `base` and `crop` are the `encnet` protocol's.
+    `base` and `crop` are the `encnet` protocol's. `look` is shown every picture of this process's share.
     """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
@@ -93,6 +97,8 @@ def evaluate(
             image = normalise(example.image.to(device))
             labels = protocols.labels(ready, image, protocol, base=base, crop=crop)
             confusion.add(example.label[0], labels)
+            if look:
+                look(example.index, example.image[0].permute(1, 2, 0).numpy(), example.label[0].numpy(), labels)
             done += 1
             progress(done)
     details: dict[str, Any] = {} if protocol == "whole" else {"scales": list(protocols.SCALES), "flips": True}

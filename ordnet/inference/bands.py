@@ -98,13 +98,22 @@ def whole_map(scores: RowMap) -> Tensor:
     return result
 
 
-def best_classes(scores: RowMap) -> NDArray[np.uint8]:
-    """The class with the highest score at every pixel (H, W); the first of equals."""
+def best_classes(
+    scores: RowMap, confidence: NDArray[np.float16] | None = None, logits: bool = True
+) -> NDArray[np.uint8]:
+    """The class with the highest score at every pixel (H, W); the first of equals.
+
+    `confidence` (H, W) is filled with the probability of that class: under a softmax where the scores are `logits`,
+    else as its share of the sum, for scores that are probabilities or sums of exponentials already.
+    """
     labels = np.empty((scores.height, scores.width), np.uint8)
     for first, band in bands(scores):
         if band.shape[1] > 256:
             raise OrdnetError(f"a label map has at most 256 classes, the network has {band.shape[1]}")
-        labels[first : first + band.shape[2]] = _best(band[0]).cpu().numpy()
+        rows = slice(first, first + band.shape[2])
+        labels[rows] = _best(band[0]).cpu().numpy()
+        if confidence is not None:
+            confidence[rows] = _probability_of_best(band[0], logits).cpu().numpy()
     return labels
 
 
@@ -119,3 +128,11 @@ def _best(scores: Tensor) -> Tensor:
         torch.maximum(label, (score > best).view(torch.uint8).mul_(number), out=label)
         torch.maximum(best, score, out=best)
     return label
+
+
+def _probability_of_best(scores: Tensor, logits: bool) -> Tensor:
+    """(K, n, W) → (n, W) in 0..1."""
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    best = scores.amax(dim=0)
+    # relative to the best score no exponential overflows, and the best one's own is 1
+    return (scores - best).exp_().sum(dim=0).reciprocal_() if logits else best / scores.sum(dim=0)

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
+from ordnet.inference.attention import Attention, Explainer
 from ordnet.picture.contact_sheet import contact_sheet
 from ordnet.picture.overlay import Colour, overlay
 from ordnet.picture.region_names import write_names
@@ -20,6 +22,10 @@ PICTURES = ("overlay", "labels", "palette", "beside")
 classes' colours as palette; the picture and the overlay beside each other, with a legend."""
 _BESIDE = 900
 """The longest side of the two pictures of `beside`, in pixels."""
+
+
+def _unknown_attention() -> Explainer:
+    raise OrdnetError("this parse cannot show attention; parse the picture with a checkpoint of a model that attends")
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,9 @@ class Parse:
     name: str
     """The file's name without its ending, or "picture"."""
     compute_scores: Callable[[], np.ndarray] = field(repr=False, compare=False)
+    confidence: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """The probability of each pixel's class (H, W) float16 in 0..1, where the parser was asked for it."""
+    compute_explainer: Callable[[], Explainer] = field(default=_unknown_attention, repr=False, compare=False)
 
     @property
     def image(self) -> Image.Image:
@@ -61,6 +70,19 @@ class Parse:
     def scores(self) -> np.ndarray:
         """The network's scores (K, H, W) float32. They are not kept: this runs the network once more."""
         return self.compute_scores()
+
+    def attention(self, x: int, y: int) -> Attention:
+        """What the position of pixel (x, y) attends to, and its gate.
+
+        The first call runs the network once more, further ones take milliseconds. A picture too large for one pass is
+        seen at a smaller scale (`Attention.scale`).
+        """
+        found = self._explainer.at(x, y)
+        return replace(found, labels=self.labels, classes=self.classes, colours=self.colours)
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        return self.compute_explainer()
 
     def beside(self, strength: float = 0.5) -> Image.Image:
         """Picture and overlay beside each other, made smaller where they are large, with a legend of what occurs."""

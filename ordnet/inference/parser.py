@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
@@ -13,13 +12,18 @@ from PIL import Image
 from ordnet.data.pictures import open_rgb, upright_rgb
 from ordnet.errors import OrdnetError
 from ordnet.inference import protocols, stream
+from ordnet.inference.attention import Explainer, why_not
 from ordnet.inference.bands import best_classes, held, resized
+from ordnet.inference.padding import least_side, padded
 from ordnet.inference.parse import Parse
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
-from ordnet.model.omni_range import OmniRange
+from ordnet.model.shipped import find as find
 from ordnet.picture.overlay import Colour
+
+if TYPE_CHECKING:
+    from ordnet.inference.onnx_parser import OnnxParser
 
 Picture = str | Path | BinaryIO | Image.Image | np.ndarray
 
@@ -61,14 +65,17 @@ class Parser:
         self.whole_up_to = whole_up_to
         self.tile = tile
         self.halo = halo
-        patches = net.block.patches if isinstance(net.block, OmniRange) else 1
-        # the shortest side that gives every patch a position
-        self._least_side = (patches - 1) * net.backbone.output_stride + 1
+        self._least_side = least_side(net)
 
-    def __call__(self, picture: Picture, progress: stream.Progress | None = None) -> Parse:
+    @property
+    def explains(self) -> bool:
+        """Whether a parse can show what a position attends to."""
+        return why_not(self.net) is None
+
+    def __call__(self, picture: Picture, progress: stream.Progress | None = None, confidence: bool = False) -> Parse:
         """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` hears of the tiles of a picture
-        that is streamed."""
-        return self._parse(read(picture), _name(picture), progress)
+        that is streamed. With `confidence` the parse also knows how probable each pixel's class is."""
+        return self._parse(read(picture), name_of(picture), progress, confidence)
 
     def many(self, pictures: Iterable[Picture], batch: int | None = None) -> Iterator[Parse]:
         """One parse after the other, in order; the next picture is read while the network works.
@@ -78,7 +85,7 @@ class Parser:
         """
         batch = batch or (1 if self.device.type == "cpu" else 8)
         waiting: list[tuple[np.ndarray, str]] = []
-        for pixels, name in _read_ahead(pictures):
+        for pixels, name in read_ahead(pictures):
             fits = (len(waiting) + 1) * pixels[..., 0].size <= self.whole_up_to
             if waiting and not (fits and pixels.shape == waiting[0][0].shape):
                 yield from self._together(waiting)
@@ -93,11 +100,7 @@ class Parser:
         """The scores (K, H, W) float32 of one pass at the picture's own size, whatever the parser's protocol."""
         pixels = read(picture)
         height, width = pixels.shape[:2]
-        if len(self.classes) * height * width > MOST_SCORES:
-            raise OrdnetError(
-                f"the scores of {len(self.classes)} classes at {width} x {height} px would take "
-                f"{len(self.classes) * height * width * 4 / 1e9:.1f} GB: cut the picture, or make it smaller"
-            )
+        refuse_too_many_scores(len(self.classes), height, width)
         ready = self._padded(pixels)
         if ready[..., 0].size > self.whole_up_to:
             scores = stream.scores(self.net, ready, self.tile, self.halo)
@@ -113,61 +116,67 @@ class Parser:
         else:
             yield from (self._parse(pixels, name, None) for pixels, name in waiting)
 
-    def _parse(self, pixels: np.ndarray, name: str, progress: stream.Progress | None) -> Parse:
+    def _parse(
+        self, pixels: np.ndarray, name: str, progress: stream.Progress | None, confidence: bool = False
+    ) -> Parse:
         ready = self._padded(pixels)
+        sure = np.empty(ready.shape[:2], np.float16) if confidence else None
         if self.protocol != "whole":
-            labels = protocols.labels(self.net, stream.to_input(ready, self.net), self.protocol)
+            labels = protocols.labels(self.net, stream.to_input(ready, self.net), self.protocol, confidence=sure)
         elif ready[..., 0].size > self.whole_up_to:
-            labels = stream.labels(self.net, ready, self.tile, self.halo, progress)
+            labels = stream.labels(self.net, ready, self.tile, self.halo, progress, sure)
         else:
-            labels = self._whole([ready])[0]
-        return self._made(pixels, labels, name)
+            labels = self._whole([ready], sure)[0]
+        return self._made(pixels, labels, name, sure)
 
-    def _whole(self, pictures: list[np.ndarray]) -> list[np.ndarray]:
-        """Pictures of one size in one pass → class ids of each; what the `whole` protocol gives for one."""
+    def _whole(self, pictures: list[np.ndarray], confidence: np.ndarray | None = None) -> list[np.ndarray]:
+        """Pictures of one size in one pass → class ids of each; what the `whole` protocol gives for one.
+
+        `confidence` (H, W) is filled for a picture that comes alone.
+        """
         ready = [self._padded(pixels) for pixels in pictures]
         height, width = ready[0].shape[:2]
         with torch.inference_mode():
             small = self.net.small_scores(torch.cat([stream.to_input(pixels, self.net) for pixels in ready]))
             return [
-                best_classes(resized(held(scores[None]), height, width, self.net.align_corners)) for scores in small
+                best_classes(resized(held(scores[None]), height, width, self.net.align_corners), confidence)
+                for scores in small
             ]
 
     def _padded(self, pixels: np.ndarray) -> np.ndarray:
-        height, width = pixels.shape[:2]
-        missing = [(0, max(0, self._least_side - height)), (0, max(0, self._least_side - width)), (0, 0)]
-        return np.pad(pixels, missing, mode="edge") if any(after for _, after in missing) else pixels
+        return padded(pixels, self._least_side)
 
-    def _made(self, pixels: np.ndarray, labels: np.ndarray, name: str) -> Parse:
+    def _made(self, pixels: np.ndarray, labels: np.ndarray, name: str, confidence: np.ndarray | None = None) -> Parse:
         height, width = pixels.shape[:2]
         labels = labels[:height, :width]
-        return Parse(pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels))
+        if confidence is not None:
+            confidence = confidence[:height, :width]
+        return Parse(
+            pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels), confidence,
+            lambda: Explainer(self.net, pixels, self.whole_up_to),
+        )  # fmt: skip
 
 
-def load(name_or_path: str | Path, **options: Any) -> Parser:
-    """A parser from a checkpoint file or the name of a shipped model; `options` are Parser's."""
-    found = checkpoint.load(find(name_or_path))
+def load(name_or_path: str | Path, **options: Any) -> "Parser | OnnxParser":
+    """A parser from a checkpoint file, the name of a shipped model, or hf:user/name[/file]; `options` are Parser's.
+
+    An .onnx file that `ordnet export` wrote gives an OnnxParser, which is called the same way.
+    """
+    file = find(name_or_path)
+    if file.suffix == ".onnx":
+        from ordnet.inference.onnx_parser import OnnxParser
+
+        return OnnxParser(file, **options)
+    found = checkpoint.load(file)
     return Parser(found.net, found.classes, found.colours, **options)
 
 
-def find(name_or_path: str | Path) -> Path:
-    """The checkpoint file of a shipped model's name, or the file itself."""
-    shipped = shipped_models()
-    if str(name_or_path) in shipped:
-        return shipped[str(name_or_path)]
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise OrdnetError(f"{path} is a folder; give a checkpoint file, such as {path / 'best.safetensors'}")
-    names = f"shipped models are {', '.join(shipped)}" if shipped else "there are no shipped models yet"
-    raise OrdnetError(f"no model {str(name_or_path)!r}: there is no such checkpoint file, and {names}")
-
-
-def shipped_models() -> dict[str, Path]:
-    """Name → checkpoint file of the models that come with the package."""
-    folder = Path(str(files("ordnet"))) / "models"
-    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+def refuse_too_many_scores(classes: int, height: int, width: int) -> None:
+    if classes * height * width > MOST_SCORES:
+        raise OrdnetError(
+            f"the scores of {classes} classes at {width} x {height} px would take "
+            f"{classes * height * width * 4 / 1e9:.1f} GB: cut the picture, or make it smaller"
+        )
 
 
 def read(picture: Picture) -> np.ndarray:
@@ -186,19 +195,20 @@ def read(picture: Picture) -> np.ndarray:
     return np.asarray(open_rgb(picture))
 
 
-def _read_ahead(pictures: Iterable[Picture]) -> Iterator[tuple[np.ndarray, str]]:
+def read_ahead(pictures: Iterable[Picture]) -> Iterator[tuple[np.ndarray, str]]:
     """Each picture's pixels and name; the next one is read in a thread while the caller is busy with this one."""
     with ThreadPoolExecutor(1) as pool:
         coming = None
         for picture in pictures:
-            before, coming = coming, pool.submit(lambda picture: (read(picture), _name(picture)), picture)
+            before, coming = coming, pool.submit(lambda picture: (read(picture), name_of(picture)), picture)
             if before:
                 yield before.result()
         if coming:
             yield coming.result()
 
 
-def _name(picture: Picture) -> str:
+def name_of(picture: Picture) -> str:
+    """The file's name without its ending, or "picture"."""
     return Path(picture).stem if isinstance(picture, str | Path) else "picture"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ordnet.data.picture_list import Listed, find_pictures
 from ordnet.errors import OrdnetError
 from ordnet.inference.parse import PICTURES
-from ordnet.inference.parser import Parser, find, load
+from ordnet.inference.parser import find, load
 from ordnet.inference.stream import Progress
 
 
@@ -40,7 +40,7 @@ class Prediction:
         self.save = tuple(save)
         self.strength = strength
         file = find(model)
-        self.parser: Parser = load(file, **options)
+        self.parser = load(file, **options)
         self.settings = {
             "model": str(model),
             "model_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),

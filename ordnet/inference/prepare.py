@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ordnet.model.network import Network
+from ordnet.model.timm_backbone import TimmBackbone
 
 Slot = tuple[nn.Module, str]
 """A module and the name of one of its children."""
@@ -18,17 +19,19 @@ def for_inference(net: Network) -> Network:
     """A copy in evaluation mode, its batch norms folded into the convolutions before them, its channels last.
 
     Same scores up to rounding. A folded network has other weights than its settings say: keep the original for saving.
+    timm's backbones keep their norms: in them, names and places do not tell which convolution a norm comes after.
     """
     ready = copy.deepcopy(net).eval().requires_grad_(False)
-    for conv, norm in list(_pairs(ready)):
+    parts = [part for part in ready.children() if not isinstance(part, TimmBackbone)]
+    for conv, norm in [pair for part in parts for pair in _pairs(part)]:
         setattr(*conv, fuse_conv_bn_eval(getattr(*conv), getattr(*norm)))
         setattr(*norm, nn.Identity())
     return ready.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def _pairs(net: nn.Module) -> Iterator[tuple[Slot, Slot]]:
+def _pairs(part: nn.Module) -> Iterator[tuple[Slot, Slot]]:
     """Convolutions, each with the batch norm that comes right after it."""
-    for module in net.modules():
+    for module in part.modules():
         if isinstance(module, nn.Sequential):
             neighbours = list(pairwise(name for name, _ in module.named_children()))
         else:  # torchvision's names, which the stems and blocks of all ResNets have

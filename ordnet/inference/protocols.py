@@ -42,19 +42,21 @@ def labels(
     base: int = 520,
     crop: int = 480,
     scales: Sequence[float] = SCALES,
+    confidence: NDArray[np.float16] | None = None,
 ) -> NDArray[np.uint8]:
     """The class of every pixel (H, W), in memory that does not grow with classes x pixels.
 
-    `base` and `crop` are the `encnet` protocol's, `scales` its and `multiscale`'s.
+    `base` and `crop` are the `encnet` protocol's, `scales` its and `multiscale`'s. `confidence` (H, W) is filled with
+    the probability of each pixel's class.
     """
     if protocol not in PROTOCOLS:
         raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
     with _testing(net, image, base, crop, scales):
         if protocol == "whole":
-            return best_classes(_whole(net, image))
+            return best_classes(_whole(net, image), confidence)
         if protocol == "multiscale":
-            return best_classes(_multiscale(net, image, scales))
-        return best_classes(_encnet(net, image, base, crop, scales))
+            return best_classes(_multiscale(net, image, scales), confidence, logits=False)
+        return best_classes(_encnet(net, image, base, crop, scales), confidence, logits=False)
 
 
 def whole(net: nn.Module, image: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ deeper ResNets see 425 to 727 px to each side, of which the outer ones hardly co
 What a halo too small costs, for mobilenet_v2 (which sees 245 px) and tiles of 256 px, as the mean difference of scores
 in their standard deviations: halo 0 px 7 %, 64 px 2 %, 128 px 0.4 %, 192 px 0.03 %, 256 px none.
 
-Blocks that attend with a softmax have no such sums. They are run on overlapping windows: what is further away than a
-window they do not see, and a warning says so.
+Blocks that attend with a softmax have no such sums, and some of timm's backbones look at the whole picture at once.
+They are run on overlapping windows: what is further away than a window they do not see, and a warning says so.
 """
 
 import warnings
@@ -27,8 +27,10 @@ from ordnet.inference.bands import best_classes, held
 from ordnet.inference.piecewise import PiecewiseBlock
 from ordnet.inference.tiles import Area, grown, inside, receptive_field, tiles
 from ordnet.inference.upsampling import axis, strips
+from ordnet.model.backbone import Backbone
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
+from ordnet.model.timm_backbone import TimmBackbone
 
 TILE = 1024
 """Side of a tile in pixels, without its halo."""
@@ -40,13 +42,19 @@ Progress = Callable[[int, int], object]
 
 
 def labels(
-    net: Network, pixels: np.ndarray, tile: int = TILE, halo: int | None = None, progress: Progress | None = None
+    net: Network,
+    pixels: np.ndarray,
+    tile: int = TILE,
+    halo: int | None = None,
+    progress: Progress | None = None,
+    confidence: np.ndarray | None = None,
 ) -> np.ndarray:
-    """RGB (H, W, 3) uint8 → class ids (H, W) uint8."""
+    """RGB (H, W, 3) uint8 → class ids (H, W) uint8; `confidence` (H, W) is filled with their probabilities."""
     result = np.empty(pixels.shape[:2], dtype=np.uint8)
     with torch.inference_mode():
         for (rows, columns), scores in _scores_by_strip(net, pixels, tile, halo, progress):
-            result[rows, columns] = best_classes(held(scores[None]))
+            part = None if confidence is None else confidence[rows, columns]
+            result[rows, columns] = best_classes(held(scores[None]), part)
     return result
 
 
@@ -61,9 +69,13 @@ def scores(
     return result
 
 
-def streams_exactly(net: Network) -> bool:
-    """Whether the network's context is made of sums, so that tiles together give what one pass would give."""
-    return isinstance(net.block, nn.Identity) or (isinstance(net.block, OmniRange) and net.block.similarity == "dot")
+def _why_windows(net: Network) -> str | None:
+    """What keeps tiles together from giving what one pass would give, if anything does."""
+    if not (isinstance(net.block, nn.Identity) or (isinstance(net.block, OmniRange) and net.block.similarity == "dot")):
+        return f"{net.config.variant} attends with a softmax, which cannot be added up tile by tile"
+    if isinstance(net.backbone, TimmBackbone) and net.backbone.reach is None:
+        return f"{net.config.backbone} cannot compute a part of its features without the whole picture"
+    return None
 
 
 class Features:
@@ -75,7 +87,7 @@ class Features:
         self.pixels = pixels
         self.stride = net.backbone.output_stride
         self.height, self.width = (-(-side // self.stride) for side in pixels.shape[:2])
-        wanted = min(receptive_field(net.backbone), HALO) if halo is None else halo
+        wanted = min(_sees(net.backbone), HALO) if halo is None else halo
         self.halo = -(-wanted // self.stride)  # whole positions, so that tiles start at multiples of the stride
 
     def at(self, area: Area) -> Tensor:
@@ -86,6 +98,11 @@ class Features:
         _, features = self.net.backbone(to_input(part, self.net))
         rows, columns = inside(area, wider)
         return self.net.neck(features[:, :, rows, columns])
+
+
+def _sees(backbone: Backbone) -> int:
+    """How far the backbone sees, in pixels; timm's are measured, ours can be read from their layers."""
+    return backbone.reach or 0 if isinstance(backbone, TimmBackbone) else receptive_field(backbone)
 
 
 def to_input(pixels: np.ndarray, net: Network) -> Tensor:
@@ -101,8 +118,8 @@ def _scores_by_strip(
     """Areas that together cover the picture, and their scores (K, h, w)."""
     if tile < net.backbone.output_stride:
         raise OrdnetError(f"a tile of {tile} px is smaller than the network's stride of {net.backbone.output_stride}")
-    if not streams_exactly(net):
-        yield from _windows(net, pixels, tile, halo, progress)
+    if reason := _why_windows(net):
+        yield from _windows(net, pixels, tile, halo, progress, reason)
         return
     features = Features(net, pixels, halo)
     map_tiles = tiles(features.height, features.width, tile // features.stride)
@@ -134,13 +151,12 @@ def _scores_by_strip(
 
 
 def _windows(
-    net: Network, pixels: np.ndarray, tile: int, halo: int | None, progress: Progress | None
+    net: Network, pixels: np.ndarray, tile: int, halo: int | None, progress: Progress | None, reason: str
 ) -> Iterator[tuple[Area, Tensor]]:
     """Every tile with its surroundings through the whole network, as if the rest of the picture were not there."""
     beyond = HALO if halo is None else halo
     warnings.warn(
-        f"{net.config.variant} attends with a softmax, which cannot be added up tile by tile: the picture is parsed in "
-        f"windows of {tile + 2 * beyond} px that know nothing of each other",
+        f"{reason}: the picture is parsed in windows of {tile + 2 * beyond} px that know nothing of each other",
         stacklevel=2,
     )
     stride = net.backbone.output_stride

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
+from ordnet.model.timm_backbone import PREFIX as TIMM
+from ordnet.model.timm_backbone import TimmBackbone
 
 
 def conv_norm(
@@ -128,18 +130,22 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Up to its last residual block (320 channels); the 1280-channel layer after it serves classification only."""
+    """Up to its last residual block (320 channels); the 1280-channel layer after it serves classification only.
+
+    `stages` cuts it short: what fewer stages cannot see, only the block can tell them.
+    """
 
     STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     """Expansion, channels, blocks, stride."""
-    channels = (96, 320)
+    SHORT = 3
+    """Stages of the short one, which ends at 1/8 with 32 channels."""
 
-    def __init__(self, output_stride: int = 8) -> None:
+    def __init__(self, output_stride: int = 8, stages: int = len(STAGES)) -> None:
         super().__init__()
         self.output_stride = output_stride
         features: list[nn.Module] = [nn.Sequential(*conv_norm(3, 32, 3, stride=2), nn.ReLU6(inplace=True))]
         width, dilation, reached = 32, 1, 2
-        for expand, channels, depth, stride in self.STAGES:
+        for expand, channels, depth, stride in self.STAGES[:stages]:
             before = dilation
             if reached * stride > output_stride:
                 stride, dilation = 1, dilation * 2
@@ -151,7 +157,10 @@ class MobileNetV2(nn.Module):
                 )
                 width = channels
         self.features = nn.Sequential(*features)
-        self.third = len(features) - 4  # the 96-channel stage ends before the three blocks of 160 and the one of 320
+        # the features for an auxiliary head: of the 96-channel stage, or those before the short one's last stage
+        third = stages - 2 if stages == len(self.STAGES) else stages - 1
+        self.third = 1 + sum(depth for _, _, depth, _ in self.STAGES[:third])
+        self.channels = self.STAGES[third - 1][1], self.STAGES[stages - 1][1]
         initialise(self)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,14 +214,16 @@ RESNETS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...], bool]] 
     "resnet101s": (Bottleneck, (3, 4, 23, 3), True),
     "resnet152s": (Bottleneck, (3, 8, 36, 3), True),
 }
-NAMES = (*RESNETS, "mobilenet_v2", "tiny")
+NAMES = (*RESNETS, "mobilenet_v2", "mobilenet_v2_short", "tiny")
 
-Backbone = ResNet | MobileNetV2 | Tiny
+Backbone = ResNet | MobileNetV2 | Tiny | TimmBackbone
 
 
 def make_backbone(name: str, output_stride: int | None = None, stride_on: str = "conv2") -> Backbone:
+    if name.startswith(TIMM):
+        return TimmBackbone(name.removeprefix(TIMM), output_stride)
     if name not in NAMES:
-        raise OrdnetError(f"there is no backbone {name!r}; there are {', '.join(NAMES)}")
+        raise OrdnetError(f"there is no backbone {name!r}; there are {', '.join(NAMES)}, and timm:NAME for timm's")
     if name == "tiny":
         if output_stride not in (None, Tiny.output_stride):
             raise OrdnetError(f"the tiny backbone has output stride {Tiny.output_stride}, not {output_stride}")
@@ -221,5 +232,9 @@ def make_backbone(name: str, output_stride: int | None = None, stride_on: str = 
         raise OrdnetError(f"{name} has output stride 8 or 16, not {output_stride}")
     if name == "mobilenet_v2":
         return MobileNetV2(output_stride or 8)
+    if name == "mobilenet_v2_short":
+        if output_stride not in (None, 8):
+            raise OrdnetError(f"the short MobileNetV2 ends at output stride 8, not {output_stride}")
+        return MobileNetV2(8, MobileNetV2.SHORT)
     block, depths, deep_stem = RESNETS[name]
     return ResNet(block, depths, deep_stem, output_stride or 8, stride_on)

@@ -42,7 +42,7 @@ def variants() -> tuple[str, ...]:
 
 
 def backbones() -> tuple[str, ...]:
-    """The backbones `build` takes."""
+    """The backbones `build` takes, beside timm:NAME for any timm model that gives feature maps (extra `timm`)."""
     return BACKBONES
 
 
@@ -91,8 +91,8 @@ def build_from(config: ModelConfig, classes: int) -> Network:
         head,
         FCNHead(third, classes, config.dropout) if config.auxiliary else None,
         config.align_corners,
-        # The file has been read: a checkpoint that is loaded later must not look for it again.
-        config.model_copy(update={"stride_on": stride_on, "weights": None}),
+        # What was found out is kept. The file has been read: a checkpoint that is loaded later must not look for it.
+        config.model_copy(update={"stride_on": stride_on, "output_stride": backbone.output_stride, "weights": None}),
         classes,
     )
 

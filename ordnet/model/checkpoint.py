@@ -14,9 +14,9 @@ from ordnet.config import parse_model
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 from ordnet.model.build import build_from
+from ordnet.model.card import FORMAT, read_settings
 from ordnet.model.network import Network
 
-FORMAT = "ordnet-1"
 Colour = tuple[int, int, int]
 
 
@@ -85,13 +85,7 @@ def load(path: str | Path) -> Checkpoint:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise OrdnetError(
-                    f"{path} is a safetensors file, but no ordnet checkpoint; "
-                    f"a file of backbone weights goes into model.weights for training"
-                )
-            settings = json.loads(metadata["ordnet"])
+            settings = read_settings(file.metadata(), path)
             return settings, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError) as error:
         raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None

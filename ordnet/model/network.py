@@ -37,8 +37,12 @@ class Network(nn.Module):
 
     def small_scores(self, image: Tensor) -> Tensor:
         """Scores at the features' size (B, K, h, w), for those who upsample themselves."""
+        return self.head(self.block(self.block_input(image)))
+
+    def block_input(self, image: Tensor) -> Tensor:
+        """The features (B, C, h, w) that the block attends to."""
         _, features = self.backbone(image)
-        return self.head(self.block(self.neck(features)))
+        return self.neck(features)
 
     def training_scores(self, image: Tensor) -> tuple[Tensor, Tensor | None]:
         """Scores and, where there is an auxiliary head, its scores from the third stage."""

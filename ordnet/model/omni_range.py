@@ -217,7 +217,7 @@ class OmniRange(nn.Module):
             shares = []  # per branch: one (B, C, D + 1) per patch, or one for all
             for branch, attention, fold, columns in zip(
                 (b for b in (self.middle, self.long) if b is not None),
-                self._attentions(), self._folds(), self._columns(), strict=True,
+                self._attentions(), self.folds(), self._columns(), strict=True,
             ):  # fmt: skip
                 regions = patch_sums if branch is self.middle else [whole]
                 shares.append(
@@ -260,7 +260,7 @@ class OmniRange(nn.Module):
         d = self.key_channels
         return [slice(i * d, (i + 1) * d) for i in range(len(self._attentions()))]
 
-    def _folds(self) -> list[Fold]:
+    def folds(self) -> list[Fold]:
         """Projection and fusion of each branch as one matrix."""
         folds = []
         for index, attention in enumerate(self._attentions()):

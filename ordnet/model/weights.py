@@ -1,7 +1,7 @@
 """Public backbone weights from a file, by key and shape, with a plain account of what happened."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
+from ordnet.model import hub
 from ordnet.model.backbone import MobileNetV2
+from ordnet.model.timm_backbone import TimmBackbone
 
-# Classification layers, which a parser has no use for.
-EXPECTED_LEFTOVERS = ("fc.", "classifier.", "head.", "features.18.")
+# Classification layers and the heads of other parsers (EncNet's head and auxlayer), which ours has no use for.
+EXPECTED_LEFTOVERS = ("fc.", "classifier.", "head.", "auxlayer.", "features.18.")
 # What training code puts in front of a backbone's own key names.
 WRAPPERS = ("module.", "backbone.", "pretrained.", "encoder.", "model.")
 ENOUGH = 0.98
@@ -38,9 +40,9 @@ class LoadReport:
     misfit: list[str] = field(default_factory=list)
     """In both, with different shapes: left at random too."""
     leftover: list[str] = field(default_factory=list)
-    """In the file but not in the backbone, beyond classification layers."""
+    """In the file but not in the backbone, beyond classification layers and heads."""
     classifier: list[str] = field(default_factory=list)
-    """Classification layers of the file, expected to be left over."""
+    """Classification layers and heads of the file, expected to be left over."""
 
     @property
     def complete(self) -> bool:
@@ -55,8 +57,8 @@ class LoadReport:
 
 
 def read(path: str | Path) -> WeightFile:
-    """Tensors of a .safetensors, .pth or .pt file under torchvision's names. No pickled object is ever run."""
-    path = Path(path)
+    """Tensors of a .safetensors, .pth or .pt file, or of one at hf:user/name[/file]. No pickled object is ever run."""
+    path = hub.locate(path) if hub.is_address(path) else Path(path)
     if not path.is_file():
         raise OrdnetError(f"no weight file at {path}")
     if path.suffix == ".safetensors":
@@ -68,24 +70,26 @@ def read(path: str | Path) -> WeightFile:
     stride_on = metadata.get("stride_on", "conv2")
     if stride_on not in ("conv1", "conv2"):
         raise OrdnetError(f"{path}: its metadata says stride_on={stride_on!r}; expected conv1 or conv2")
-    return WeightFile(path, torchvision_names(tensors), stride_on)
+    return WeightFile(path, {_unwrapped(key): tensor for key, tensor in tensors.items()}, stride_on)
 
 
 def load(backbone: nn.Module, file: WeightFile, name: str = "backbone") -> LoadReport:
     """Fill the backbone; warn of what stayed random; refuse a file that was made for another network."""
     report = LoadReport()
     own = {key: tensor for key, tensor in backbone.state_dict().items() if not key.endswith("num_batches_tracked")}
+    timm = isinstance(backbone, TimmBackbone)
+    given = timm_names(file.tensors, own) if timm else torchvision_names(file.tensors)
     fitting = {}
     for key, tensor in own.items():
-        if key not in file.tensors:
+        if key not in given:
             report.random.append(key)
-        elif file.tensors[key].shape != tensor.shape:
-            shapes = f"{tuple(file.tensors[key].shape)} in the file, {tuple(tensor.shape)} in the backbone"
+        elif given[key].shape != tensor.shape:
+            shapes = f"{tuple(given[key].shape)} in the file, {tuple(tensor.shape)} in the backbone"
             report.misfit.append(f"{key}: {shapes}")
         else:
             report.loaded.append(key)
-            fitting[key] = file.tensors[key].to(tensor.dtype)
-    for key in file.tensors:
+            fitting[key] = given[key].to(tensor.dtype)
+    for key in given:
         if key not in own and not key.endswith("num_batches_tracked"):
             fate = report.classifier if key.startswith(EXPECTED_LEFTOVERS) else report.leftover
             fate.append(key)
@@ -128,16 +132,32 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def torchvision_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under torchvision's key names: wrappers taken off, timm's MobileNetV2 translated."""
-    plain = {_unwrapped(key): tensor for key, tensor in tensors.items()}
-    if "conv_stem.weight" not in plain:  # timm's ResNets have torchvision's names already
-        return plain
+    """The tensors under torchvision's key names: timm's MobileNetV2 translated.
+
+    timm's ResNets have these names already, and so have PyTorch-Encoding's (EncNet's): in its resnet50s, as in ours,
+    conv1 is a sequence of three convolutions (0, 3, 6) with norms between them (1, 4), and bn1 comes after it.
+    """
+    if "conv_stem.weight" not in tensors:
+        return dict(tensors)
     layers = _timm_mobilenet_layers()
     renamed = {}
-    for key, tensor in plain.items():
+    for key, tensor in tensors.items():
         layer, _, parameter = key.rpartition(".")
         renamed[f"{layers.get(layer, layer)}.{parameter}"] = tensor
     return renamed
+
+
+def timm_names(tensors: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of a whole timm model under the names of a TimmBackbone.
+
+    Models that give feature maps hold their parts in one flat list: `stages.0.blocks` is `stages_0.blocks` there.
+    """
+    names = {_flat(_unwrapped(key.removeprefix("features."))): key for key in own}
+    return {names.get(_flat(key), key): tensor for key, tensor in tensors.items()}
+
+
+def _flat(key: str) -> str:
+    return key.replace("_", ".")
 
 
 def _unwrapped(key: str) -> str:

@@ -1,11 +1,11 @@
 """Many small pictures on one sheet, with a legend below."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
+from ordnet.picture.letters import font, shortened
 from ordnet.picture.overlay import NO_CLASS, Colour
 
 _PAPER = (255, 255, 255)
@@ -40,8 +40,8 @@ def contact_sheet(
         left, top = _GAP + place % columns * cell_width, _GAP + place // columns * cell_height
         sheet.paste(Image.fromarray(tile), (left, top))
         if captions:
-            text = _shortened(captions[place], cell_width - _GAP)
-            draw.text((left, top + tile.shape[0] + _LINE // 2), text, _INK, _font(), anchor="lm")
+            text = shortened(captions[place], cell_width - _GAP, _FONT_SIZE)
+            draw.text((left, top + tile.shape[0] + _LINE // 2), text, _INK, font(_FONT_SIZE, text), anchor="lm")
     if below:
         sheet.paste(below, (_GAP, rows * cell_height + _GAP))
     return sheet
@@ -52,8 +52,9 @@ def legend(key: Sequence[tuple[str, Colour | None]], width: int) -> Image.Image:
 
     A name without a colour stands for ignored pixels: its square is striped.
     """
-    names = [_shortened(name, width - _SWATCH - 2 * _GAP) for name, _ in key]
-    column = max((round(_font().getlength(name)) for name in names), default=0) + _SWATCH + 4 * _GAP
+    names = [shortened(name, width - _SWATCH - 2 * _GAP, _FONT_SIZE) for name, _ in key]
+    longest = max((round(font(_FONT_SIZE, name).getlength(name)) for name in names), default=0)
+    column = longest + _SWATCH + 4 * _GAP
     columns = max(1, (width + 3 * _GAP) // column)
     picture = Image.new("RGB", (width, max(1, -(-len(names) // columns) * _LINE)), _PAPER)
     draw = ImageDraw.Draw(picture)
@@ -67,20 +68,5 @@ def legend(key: Sequence[tuple[str, Colour | None]], width: int) -> Image.Image:
                 draw.line(
                     (square[0] + start, square[1] + shift - start, square[0] + end, square[1] + shift - end), NO_CLASS
                 )
-        draw.text((left + _SWATCH + _GAP, top + _LINE // 2), name, _INK, _font(), anchor="lm")
+        draw.text((left + _SWATCH + _GAP, top + _LINE // 2), name, _INK, font(_FONT_SIZE, name), anchor="lm")
     return picture
-
-
-def _shortened(text: str, width: int) -> str:
-    """The text, or its beginning and an ellipsis where it is wider than `width` pixels."""
-    font = _font()
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(text + "…") > width:
-        text = text[:-1]
-    return text + "…"
-
-
-@lru_cache(maxsize=1)
-def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(_FONT_SIZE)

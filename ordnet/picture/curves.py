@@ -34,7 +34,7 @@ def curves(epochs: list[dict[str, Any]], path: Path) -> None:
             else:
                 axis.set_ylim(bottom=0)
             axis.grid(alpha=0.25)
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
             axis.legend(fontsize=9)
 
 

@@ -2,7 +2,9 @@
 
 import os
 import platform
+import resource
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,14 @@ def describe(device: torch.device, processes: int) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": processes,
     }
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process has held so far: the GPU's where there is one, else the computer's."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def _commit() -> str | None:

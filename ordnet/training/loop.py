@@ -23,20 +23,21 @@ from ordnet.data.loader import Batch, Batches, normalise
 from ordnet.data.scan import quick_check
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import Evaluation, evaluate
+from ordnet.evaluation.extremes import Extremes
 from ordnet.files import write_text
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.picture.curves import curves
-from ordnet.picture.report import report
+from ordnet.training import reporting
 from ordnet.training import state as states
 from ordnet.training.board import Board
 from ordnet.training.display import Display
-from ordnet.training.environment import describe
+from ordnet.training.environment import describe, peak_megabytes
 from ordnet.training.loss import count_pixels, total_loss
 from ordnet.training.resuming import check_settings, restore, snapshot
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.schedule import make_optimizer, set_rate
-from ordnet.training.start import Averaged, freeze_norms, start_network
+from ordnet.training.start import Averaged, freeze_norms, start_network, synchronise_norms
 from ordnet.training.stopping import Stopped, stop_requests
 from ordnet.training.vitals import watch
 
@@ -89,7 +90,11 @@ def _train(
     display = Display(main)
     found = _earlier(folder, settings, resume, force, display, main)
     if found is not None and found["progress"]["finished"]:
-        display.say(f"{out} holds a finished run; nothing to do")
+        if world == 1 and not folder.report.exists():
+            display.say(f"{out} holds a finished run without a report: writing that")
+            reporting.guarded(display.say, lambda: reporting.rebuild(out))
+        else:
+            display.say(f"{out} holds a finished run; nothing to do")
         return Run(out, folder.epochs()[-1])
 
     train_set = open_dataset(settings.data.name, settings.data.split)
@@ -111,7 +116,7 @@ def _train(
     if not (settings.model.weights or init or found or settings.model.backbone == "tiny"):
         display.say(f"{settings.model.backbone} starts at random: model.weights names no file, and there is no --init")
     if world > 1 and device.type == "cuda":
-        net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
+        net = synchronise_norms(net)
     if training.channels_last:
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net = net.to(device)
@@ -140,6 +145,7 @@ def _train(
 
     with display.bar, stop_requests() as stop:
         evaluation: Evaluation | None = None
+        extremes = Extremes(reporting.PICTURES)
         saved, drawn = time.monotonic(), -math.inf
         while progress.epoch < training.epochs:
             net.train()
@@ -171,11 +177,13 @@ def _train(
             speed = seen / (time.monotonic() - started)
             record = _record(progress, batches, optimizer.param_groups[0]["lr"], speed)
             if progress.epoch % settings.evaluation.every == 0 or progress.epoch == training.epochs:
+                extremes = Extremes(reporting.PICTURES)
                 with display.task("evaluating", math.ceil(len(val_set.ids) / world)) as advance:
                     evaluation = evaluate(
                         kept, val_set, settings.evaluation.protocol,
                         base=settings.data.base_size or 520, crop=training.crop,
                         device=device, progress=lambda _: advance(""), skip_broken=settings.data.skip_broken,
+                        look=extremes.add,
                     )  # fmt: skip
                 record |= evaluation.figures()
             if main:
@@ -188,26 +196,29 @@ def _train(
                 if evaluation is not None and "miou" in record and (record["miou"] or 0.0) > progress.best:
                     progress.best = record["miou"] or 0.0
                     _keep(folder.best, kept, train_set, about)
-                last = progress.epoch == training.epochs
-                if last or time.monotonic() - drawn > _DRAW_SECONDS:
+                if progress.epoch == training.epochs or time.monotonic() - drawn > _DRAW_SECONDS:
                     curves(folder.epochs(), folder.curves)
                     drawn = time.monotonic()
-                if last:
-                    report(folder.report, settings.to_yaml(), folder.epochs(), folder.curves)
             progress.step, progress.parts, progress.vitals = 0, {}, {}
             progress.finished = progress.epoch == training.epochs
             save_state()
             saved = time.monotonic()
+        assert evaluation is not None  # the last epoch always ends with one
+        if main:
+            found_out = (kept, train_set, val_set, evaluation, extremes)
+            with display.task("drawing the report", 1):
+                reporting.guarded(display.say, lambda: reporting.write(folder, settings, *found_out))
 
     for message, count in batches.broken.most_common(5):
         display.say(f"left out {count} times: {message}")
-    display.say(f"done: {folder.best} (best mIoU {progress.best:.4f}), report {folder.report}")
+    drawn_as = f", report {folder.report}" if folder.report.exists() else ""
+    display.say(f"done: {folder.best} (best mIoU {progress.best:.4f}){drawn_as}")
     accelerator.wait_for_everyone()
-    assert evaluation is not None  # the last epoch always ends with one
     return Run(out, evaluation.figures())
 
 
-_ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "pixel_accuracy", "miou_by_range")
+_ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "pixel_accuracy", "per_class_iou",
+          "miou_by_range")  # fmt: skip
 """What a checkpoint says of itself."""
 _DRAW_SECONDS = 30
 """Drawing takes about half a second; runs with short epochs do not draw after each."""
@@ -315,7 +326,8 @@ def _earlier(
 def _record(progress: Progress, batches: Batches, rate: float, speed: float) -> dict[str, Any]:
     means = {name: value / batches.steps for name, value in progress.parts.items()}
     record = {"event": "epoch", "epoch": progress.epoch, "step": progress.epoch * batches.steps, **means}
-    return {**record, "rate": rate, "images_per_second": speed, "time": time.time(), **progress.vitals}
+    record |= {"rate": rate, "images_per_second": speed, "peak_mb": peak_megabytes(), "time": time.time()}
+    return {**record, **progress.vitals}
 
 
 def _keep(path: Path, net: Network, dataset: Dataset, about: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.model.build import build_from
 from ordnet.model.network import Network
+from ordnet.model.shipped import find
+from ordnet.model.timm_backbone import TimmBackbone
 
 
 def start_network(
@@ -20,7 +22,7 @@ def start_network(
     torch.manual_seed(seed)
     if init is None:
         return build_from(config, len(names))
-    before = checkpoint.load(init)
+    before = checkpoint.load(find(init))
     # a whole checkpoint brings its backbone along, and knows where that takes its strides
     config = config.model_copy(update={"weights": None, "stride_on": before.net.config.stride_on})
     net = build_from(config, len(names))
@@ -59,6 +61,15 @@ def freeze_norms(net: nn.Module) -> None:
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
+
+
+def synchronise_norms(net: Network) -> Network:
+    """Batch norms that see the batches of all GPUs; timm's may carry an activation, which its own function keeps."""
+    if isinstance(net.backbone, TimmBackbone):
+        from timm.layers.norm_act import convert_sync_batchnorm
+
+        return convert_sync_batchnorm(net)
+    return nn.SyncBatchNorm.convert_sync_batchnorm(net)
 
 
 class Averaged:

@@ -1,0 +1,45 @@
+"""`ordnet serve`: a page and an API around one model."""
+
+from typing import Annotated
+
+import typer
+
+from ordnet.errors import OrdnetError
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="A shipped model's name, a .safetensors or an .onnx file.")] = "outdoor",
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    max_megabytes: Annotated[float, typer.Option(min=0.001, help="Of an uploaded file.")] = 20,
+    max_megapixels: Annotated[float, typer.Option(min=0.001, help="Of a picture.")] = 25,
+    queue: Annotated[int, typer.Option(min=0, help="Requests that may wait while one is computed.")] = 16,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Until a request is given up.")] = 120,
+    keep: Annotated[float, typer.Option(min=0, metavar="MEGAPIXELS", help="Of the last parses, for clicks.")] = 25,
+    token: Annotated[
+        str | None, typer.Option(envvar="ORDNET_TOKEN", help="Ask for this as a bearer token under /v1/.")
+    ] = None,
+) -> None:
+    """Open a page to try a model on, and an API for programs (docs/serving.md).
+
+    Everything that comes in is bounded, computed one after the other, and kept in memory only.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise OrdnetError(f"serving needs {error.name}: pip install 'ordnet[serve]'") from None
+    if token is not None and not token.strip():
+        raise OrdnetError("the token is empty: give one, or leave --token and ORDNET_TOKEN away")
+    from ordnet.serve.limits import Limits
+    from ordnet.serve.listening import bound
+
+    limits = Limits(
+        bytes=round(max_megabytes * 1e6), pixels=round(max_megapixels * 1e6), queue=queue, seconds=timeout,
+        keep=round(keep * 1e6),
+    )  # fmt: skip
+    with bound(host, port) as listener:
+        from ordnet.serve.run import run
+
+        run(model, listener, limits, token)

@@ -1,0 +1,148 @@
+"""What a checkpoint says of itself, to read before using it: its model card. Its weights are not read, nor is torch.
+
+A text kept beside the checkpoint (outdoor.md beside outdoor.safetensors) is added: data, licence, limits. The scores
+are always the checkpoint's own.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors import SafetensorError, safe_open
+
+from ordnet.errors import OrdnetError
+from ordnet.files import write_atomically, write_text
+from ordnet.model import hub
+
+FORMAT = "ordnet-1"
+"""Stands in the metadata of every checkpoint."""
+
+
+@dataclass(frozen=True)
+class Card:
+    name: str
+    classes: tuple[str, ...]
+    settings: dict[str, Any]
+    """All of the checkpoint's metadata: model, classes, colours, about."""
+    about: dict[str, Any]
+    size: int
+    """Of the file, in bytes."""
+    parameters: int
+    text: str
+    """What stands beside the checkpoint, in Markdown; empty without it."""
+
+    @property
+    def what(self) -> str:
+        """In a sentence or two."""
+        return str(self.about.get("about") or f"{len(self.classes)} classes: {', '.join(self.classes)}")
+
+    @property
+    def network(self) -> str:
+        model = self.settings["model"]
+        return f"{model.get('variant', 'ordnet')} with {model.get('backbone', 'resnet50s')}"
+
+    @property
+    def scores(self) -> str:
+        """Each with data, split and protocol; empty where the checkpoint was never evaluated."""
+        named = {"mIoU": self.about.get("miou"), "pixel accuracy": self.about.get("pixel_accuracy")}
+        found = [f"{name} {value:.4f}" for name, value in named.items() if value is not None]
+        if not found:
+            return ""
+        where = [f"{self.about.get('data', 'unknown data')} {self.about.get('split', '')}".strip()]
+        where += [f"{self.about['images']:,} pictures"] if "images" in self.about else []
+        where += [f"protocol {self.about.get('protocol', 'unknown')}"]
+        return f"{', '.join(found)} ({', '.join(where)})"
+
+    def markdown(self) -> str:
+        """The card: what it is, how large, its scores, and the text beside it."""
+        facts = [
+            f"- network: {self.network}, {self.parameters / 1e6:.1f} million parameters, {self.size / 1e6:.1f} MB",
+            f"- classes ({len(self.classes)}): {', '.join(self.classes)}",
+            f"- scores: {self.scores or 'never measured'}",
+        ]
+        if "recipe" in self.about:
+            facts.append(f"- recipe: {self.about['recipe']}")
+        if "licence" in self.about:
+            facts.append(f"- licence note: {self.about['licence']}")
+        parts = [f"# {self.name}", self.what, "\n".join(facts)]
+        for title, figures in (
+            ("IoU by class", self.about.get("per_class_iou")),
+            ("mIoU by range of context", self.about.get("miou_by_range")),
+        ):
+            if figures:
+                rows = [f"| {name} | {'–' if value is None else f'{value:.4f}'} |" for name, value in figures.items()]
+                parts.append("\n".join([f"| {title} | |", "| --- | ---: |", *rows]))
+        return "\n\n".join([*parts, *([self.text.strip()] if self.text else [])]) + "\n"
+
+
+def read_card(path: Path, name: str | None = None) -> Card:
+    """The card of a checkpoint, under its file's name unless it has a better one."""
+    try:
+        with safe_open(path, framework="np") as file:
+            settings = read_settings(file.metadata(), path)
+            parameters = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None
+    try:
+        classes = tuple(str(word) for word in settings["classes"])
+        about = dict(settings.get("about", {}))
+        dict(settings["model"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise OrdnetError(f"{path}: its settings are damaged ({error})") from None
+    beside = path.with_suffix(".md")
+    text = beside.read_text(encoding="utf-8") if beside.is_file() else ""
+    return Card(name or path.stem, classes, settings, about, path.stat().st_size, parameters, text)
+
+
+def read_settings(metadata: Mapping[str, str] | None, path: Path) -> Any:
+    """What `checkpoint.save` wrote beside the tensors."""
+    if not metadata or metadata.get("format") != FORMAT:
+        raise OrdnetError(
+            f"{path} is a safetensors file, but no ordnet checkpoint; "
+            f"a file of backbone weights goes into model.weights for training"
+        )
+    try:
+        return json.loads(metadata["ordnet"])
+    except (KeyError, json.JSONDecodeError) as error:
+        raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None
+
+
+def write_for_hub(path: Path, folder: Path, repo: str, licence: str | None = None) -> None:
+    """The checkpoint, its settings and its card as the hub wants them: model.safetensors, config.json, README.md."""
+    card = read_card(path, repo.partition("/")[2])
+    write_atomically(folder / hub.FILE, lambda temporary: shutil.copyfile(path, temporary))
+    write_text(folder / "config.json", json.dumps(card.settings, indent=1, ensure_ascii=False) + "\n")
+    head = yaml.safe_dump(_front_matter(card, licence), sort_keys=False, allow_unicode=True)
+    use = f'```python\nimport ordnet\n\nparse = ordnet.load("{hub.PREFIX}{repo}")("photo.jpg")\nparse.overlay()\n```\n'
+    write_text(folder / "README.md", f"---\n{head}---\n\n{card.markdown()}\n## Use\n\n{use}")
+
+
+def _front_matter(card: Card, licence: str | None) -> dict[str, Any]:
+    """What the hub sorts models by. A licence is only ever the one that was given."""
+    measured = {
+        kind: card.about[key]
+        for kind, key in (("mean_iou", "miou"), ("accuracy", "pixel_accuracy"))
+        if card.about.get(key) is not None
+    }
+    head: dict[str, Any] = {"library_name": "ordnet", "pipeline_tag": "image-segmentation"}
+    head["tags"] = ["image-segmentation", "semantic-segmentation", "scene-parsing"]
+    if licence:
+        head["license"] = licence
+    if measured:
+        data, protocol = (str(card.about.get(key, "unknown")) for key in ("data", "protocol"))
+        result = {
+            "task": {"type": "image-segmentation"},
+            "dataset": {"name": data, "type": data, "split": str(card.about.get("split", "unknown"))},
+            "metrics": [
+                {"type": kind, "value": value, "name": f"{kind}, protocol {protocol}"}
+                for kind, value in measured.items()
+            ],
+        }
+        head["metrics"] = list(measured)
+        head["model-index"] = [{"name": card.name, "results": [result]}]
+    return head

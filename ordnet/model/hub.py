@@ -1,0 +1,110 @@
+"""Files on the Hugging Face hub, by `hf:user/name[/file]`, and an offline mirror of it.
+
+With the environment variable ORDNET_HUB=FOLDER nothing goes over the network: files are read from and written to
+FOLDER/user/name/file.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ordnet.errors import OrdnetError
+from ordnet.files import write_atomically
+
+PREFIX = "hf:"
+FILE = "model.safetensors"
+"""The file that is meant where an address names none."""
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+
+
+def is_address(text: str | Path) -> bool:
+    return str(text).startswith(PREFIX)
+
+
+def locate(address: str | Path) -> Path:
+    """hf:user/name[/file] → the file on this machine, downloaded if need be."""
+    user, _, rest = str(address).removeprefix(PREFIX).partition("/")
+    name, _, file = rest.partition("/")
+    return fetch(f"{user}/{name}", file or FILE)
+
+
+def fetch(repo: str, file: str) -> Path:
+    """A file of the repository user/name; one that was fetched before comes from the cache."""
+    check(repo)
+    if ".." in Path(file).parts or Path(file).is_absolute():
+        raise OrdnetError(f"hf:{repo}/{file} leads out of its repository")
+    if mirror := _mirror():
+        path = mirror / repo / file
+        if not path.is_file():
+            raise OrdnetError(f"hf:{repo}/{file}: there is no {path} (ORDNET_HUB names {mirror} as the hub)")
+        return path
+    hub = _library()
+    try:
+        return Path(hub.hf_hub_download(repo, file))
+    except Exception as error:  # whatever the library's HTTP client met
+        raise OrdnetError(f"hf:{repo}/{file} cannot be had: {_reason(hub, error, repo)}") from None
+
+
+def push(folder: Path, repo: str, private: bool = False) -> str:
+    """Upload the files of a folder into the repository user/name, which is made if need be → where it can be seen."""
+    check(repo)
+    if mirror := _mirror():
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+            target = mirror / repo / file.relative_to(folder)
+            write_atomically(target, lambda temporary, file=file: shutil.copyfile(file, temporary))  # type: ignore[misc]
+        return str(mirror / repo)
+    hub = _library()
+    try:
+        api = hub.HfApi()
+        url = api.create_repo(repo, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repo, folder_path=folder)
+    except Exception as error:
+        raise OrdnetError(f"nothing was pushed to hf:{repo}: {_reason(hub, error, repo)}") from None
+    return str(url)
+
+
+def check(repo: str) -> None:
+    """Refuse what cannot be a repository's name."""
+    if not re.fullmatch(f"{_WORD}/{_WORD}", repo):
+        raise OrdnetError(
+            f"{repo!r} is no repository of the hub; expected user/name, and hf:user/name[/file] for a file"
+        )
+
+
+def _mirror() -> Path | None:
+    folder = os.environ.get("ORDNET_HUB")
+    if not folder:
+        return None
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise OrdnetError(f"ORDNET_HUB={folder} is no folder; it stands for the hub, laid out as user/name/file")
+    return path
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise OrdnetError(f"the hub needs the extra `hub`: pip install 'ordnet[hub]' ({error})") from None
+    return huggingface_hub
+
+
+def _reason(hub: Any, error: Exception, repo: str) -> str:
+    """What went wrong in plain words; the library's classes derive from each other, the special ones come first."""
+    known = hub.errors
+    if isinstance(error, known.GatedRepoError):
+        return f"{repo} asks for consent: give it at {hub.constants.ENDPOINT}/{repo}, and log in with `hf auth login`"
+    if isinstance(error, known.RepositoryNotFoundError):
+        return f"there is no repository {repo}, or it is private and you are not logged in (`hf auth login`)"
+    unreached = isinstance(error, known.LocalEntryNotFoundError | known.OfflineModeIsEnabled)
+    if unreached or "Connect" in type(error).__name__:  # the HTTP client below is not always the same
+        return "the hub was not reached; check the network, or let ORDNET_HUB name a folder that mirrors it"
+    if isinstance(error, known.EntryNotFoundError):
+        return f"the repository {repo} has no such file"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, known.LocalTokenNotFoundError) or status in (401, 403):
+        return "you are not logged in, or may not write there; `hf auth login` takes a token with write access"
+    first = next(iter(str(error).strip().splitlines()), "no reason was given")
+    return f"{type(error).__name__}: {first}"

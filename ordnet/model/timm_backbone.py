@@ -1,0 +1,157 @@
+"""Any timm model that gives feature maps, as a backbone: `timm:NAME` (extra `timm`). Nothing is ever downloaded.
+
+Pictures are continued with zeros, which is the mean colour, to a multiple of the output stride, and the maps cut back:
+every model then gives ceil(side / stride) positions, whatever its own way of rounding.
+"""
+
+import copy
+import warnings
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ordnet.errors import OrdnetError
+
+PREFIX = "timm:"
+USUAL_STRIDE = 8
+"""The output stride that is tried where none is asked for."""
+_FARTHEST = 1024
+"""Pixels to each side up to which it is measured how far a model sees."""
+_SAME = 0.01
+"""Standard deviations by which features of a tile may differ from the whole picture's, which is rounding."""
+# How models that are made for one size of pictures are told to take any; each knows one of these, or none.
+_ANY_SIZE: tuple[dict[str, bool], ...] = ({"dynamic_img_size": True}, {"strict_img_size": False}, {})
+
+
+class TimmBackbone(nn.Module):
+    """The last two feature maps of a timm model."""
+
+    def __init__(self, name: str, output_stride: int | None = None) -> None:
+        """`name` as timm has it, without the prefix. Without an `output_stride` 8 where the model can be dilated so
+        far, else its own, which is said."""
+        super().__init__()
+        self.name = name
+        self.features = _create(name, output_stride)
+        third, last = self.features.feature_info.channels()
+        self.channels: tuple[int, int] = (third, last)
+        self.strides: tuple[int, int] = _strides(self.features)
+        self.output_stride = self.strides[1]
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        height, width = image.shape[2:]
+        missing = (0, -width % self.output_stride, 0, -height % self.output_stride)
+        third, last = (
+            features[:, :, : -(-height // stride), : -(-width // stride)]
+            for features, stride in zip(_maps(self.features, F.pad(image, missing)), self.strides, strict=True)
+        )
+        return third, last
+
+    @cached_property
+    def reach(self) -> int | None:
+        """How many pixels to each side an output depends on; None where tiles of a picture do not give what the whole
+        gives: the model looks at everything at once (attention, global pooling), at more than 1,000 px, or at
+        windows that are counted from the picture's corner. Measured, since only the model itself can tell.
+        """
+        stride, measured = self.output_stride, copy.deepcopy(self).eval()
+        strip = next(self.parameters()).new_zeros(1, 3, 8 * stride, 2 * _FARTHEST // stride * stride)
+        middle = _FARTHEST // stride * stride
+        strip[:, :, :, middle] = float("nan")  # which makes a NaN of all it touches, whatever the weights are
+        with torch.inference_mode():
+            touched = measured(strip)[1].isnan().any(dim=1).any(dim=1)[0].nonzero()
+            # one step more: of the pixels between two outputs another one may reach farther than this one
+            steps = int((touched - middle // stride).abs().max()) + 1
+            if steps * stride >= _FARTHEST - stride:
+                return None
+            # own dice, so that nobody else's random numbers change
+            strip = torch.randn(*strip.shape[:3], (steps + 8) * stride, generator=torch.Generator().manual_seed(0)).to(
+                strip
+            )
+            whole, tile = measured(strip)[1][..., steps + 1 :], measured(strip[..., stride:])[1][..., steps:]
+        return steps * stride if (whole - tile).abs().max() < _SAME * whole.std() else None
+
+
+def _create(name: str, asked: int | None) -> Any:
+    """The model, dilated to the output stride that was asked for."""
+    timm = _library()
+    if not timm.is_model(name):
+        close = get_close_matches(name, timm.list_models())
+        hint = f"; close to it are {', '.join(close)}" if close else ""
+        raise OrdnetError(f"timm {timm.__version__} has no model {name!r}{hint}")
+    wanted = asked or USUAL_STRIDE
+    model, _ = _attempt(timm, name, {"output_stride": wanted})
+    if model is not None and _strides(model)[1] == wanted:
+        return model
+    model, reason = _attempt(timm, name, {})
+    if model is None:
+        raise OrdnetError(f"timm:{name} does not give feature maps of pictures of any size ({reason})")
+    own = _strides(model)[1]
+    if asked not in (None, own):
+        raise OrdnetError(
+            f"timm:{name} has output stride {own}, and cannot be given {asked}; leave model.output_stride out, "
+            f"or choose another backbone"
+        )
+    if asked is None and own != wanted:
+        warnings.warn(f"timm:{name} has output stride {own}; it cannot be given {wanted}", stacklevel=2)
+    return model
+
+
+def _attempt(timm: Any, name: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """The model if it can be made so and takes pictures of any size, or None and the reason."""
+    reason = ""
+    for way in _ANY_SIZE if timm.get_pretrained_cfg(name).fixed_input_size else _ANY_SIZE[-1:]:
+        try:
+            model = timm.create_model(
+                name, pretrained=False, features_only=True, out_indices=(-2, -1), **options, **way
+            )  # fmt: skip
+            _try(model)
+        except Exception as error:  # models assert, refuse arguments, or fail somewhere inside
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        else:
+            return model, ""
+    return None, reason
+
+
+def _try(model: Any) -> None:
+    """Maps of the promised shapes, of a picture that has no model's own size."""
+    stride = _strides(model)[1]
+    rows = -(-64 // stride)
+    image = next(model.parameters()).new_zeros(1, 3, rows * stride, (rows + 1) * stride)
+    model.eval()
+    with torch.no_grad():
+        found = [tuple(features.shape[1:]) for features in _maps(model, image)]
+    model.train()
+    expected = [
+        (channels, image.shape[2] // step, image.shape[3] // step)
+        for channels, step in zip(model.feature_info.channels(), _strides(model), strict=True)
+    ]
+    if found != expected:
+        raise ValueError(f"for {tuple(image.shape[2:])} px it gives maps of {found}, expected {expected}")
+
+
+def _strides(model: Any) -> tuple[int, int]:
+    third, last = model.feature_info.reduction()
+    return third, last
+
+
+def _maps(model: Any, image: Tensor) -> list[Tensor]:
+    """The two maps as (B, C, H, W); some models keep their channels last."""
+    maps: list[Tensor] = model(image)
+    last = getattr(model, "output_fmt", None) == "NHWC"
+    return [features.permute(0, 3, 1, 2) for features in maps] if last else maps
+
+
+def _library() -> Any:
+    try:
+        import timm
+    except ImportError as error:
+        raise OrdnetError(f"timm backbones need the extra `timm`: pip install 'ordnet[timm]' ({error})") from None
+    except Exception as error:  # a torchvision that was made for another torch raises RuntimeError
+        raise OrdnetError(
+            f"timm is installed, but cannot be imported: {error}. If that is torchvision's, it was built for another "
+            f"torch: install the two from the same index"
+        ) from None
+    return timm

@@ -1,0 +1,192 @@
+"""What the API answers with."""
+
+import base64
+import io
+
+import numpy as np
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field
+
+import ordnet
+from ordnet.inference.attention import Attention
+from ordnet.serve.engine import Engine, Parsed, hexadecimal
+from ordnet.serve.limits import Limits
+
+_DRAWING = 256
+"""The longest side in pixels of an attention map."""
+_PNG = "A PNG file in base64."
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Problem(Answer):
+    error: str = Field(description="What is wrong, and what to do, in plain words.")
+
+
+class Health(Answer):
+    status: str = Field(description='"ok" whenever the server answers.')
+    version: str
+    working: bool = Field(description="Whether a picture is being computed.")
+    requests: int = Field(description="Requests under way, the one that is computed among them.")
+    progress: float | None = Field(description="How far the present one is, 0 to 1, where it is known: large pictures.")
+
+
+class ModelClass(Answer):
+    id: int = Field(description="The value of its pixels in a label map.")
+    name: str
+    colour: str = Field(description="As #rrggbb.")
+
+
+class LimitsAnswer(Answer):
+    bytes: int
+    pixels: int
+    queue: int
+    seconds: float
+
+
+class ModelAnswer(Answer):
+    name: str
+    version: str = Field(description="Of ordnet.")
+    classes: list[ModelClass]
+    protocol: str = Field(description="How a picture is tested: whole, multiscale or encnet.")
+    explains: bool = Field(description="Whether /v1/attention works with this model.")
+    limits: LimitsAnswer
+
+
+class Share(ModelClass):
+    share: float = Field(description="Of the picture's pixels, 0 to 1.")
+
+
+class ParseAnswer(Answer):
+    picture: str = Field(description="SHA-256 of the file; /v1/attention takes it in place of the file for a while.")
+    width: int
+    height: int
+    classes: list[Share] = Field(description="The classes that occur, largest first.")
+    model: str
+    protocol: str
+    seconds: float = Field(description="Spent on decoding and parsing, without waiting.")
+    labels: str | None = Field(None, description=_PNG + " Grey values are class ids. With ?labels=true.")
+    confidence: str | None = Field(
+        None, description=_PNG + " Grey values 0 to 255 are probabilities 0 to 1. With ?confidence=true."
+    )
+
+
+class MapAnswer(Answer):
+    low: float = Field(description="What grey value 0 of the map stands for.")
+    high: float = Field(description="What grey value 255 stands for.")
+    min: float
+    mean: float
+    max: float
+    map: str = Field(description=_PNG + " Drawn over the whole picture, made smaller where that is large.")
+
+
+class RangeAnswer(MapAnswer):
+    strongest: tuple[int, int] = Field(description="x and y of the pixel that the largest weight goes to.")
+
+
+class GateAnswer(MapAnswer):
+    here: float = Field(description="Of the position that was asked for.")
+    norm: str = Field(description="sigmoid or softmax.")
+
+
+class AttentionAnswer(Answer):
+    picture: str
+    x: int
+    y: int
+    name: str = Field(description="The class of the pixel.")
+    confidence: float | None = Field(description="The probability of that class.")
+    width: int
+    height: int
+    positions: tuple[int, int] = Field(description="Rows and columns of the network's map.")
+    scale: float = Field(description="Sides of the copy the network attended in, by the picture's: 1 if not too large.")
+    similarity: str = Field(description="dot (weights have a sign) or softmax (weights are shares).")
+    long: RangeAnswer | None = Field(description="Weights over the whole picture.")
+    middle: RangeAnswer | None = Field(description="Weights within the patch; meaningless outside it.")
+    patch: tuple[int, int, int, int] | None = Field(
+        description="Left, top, right and bottom of the patch in pixels, the last two exclusive."
+    )
+    gate: GateAnswer | None = Field(description="What the long range is multiplied with at every position.")
+
+
+def model_answer(name: str, engine: Engine, limits: Limits) -> ModelAnswer:
+    parser = engine.parser
+    classes = [
+        ModelClass(id=number, name=each, colour=hexadecimal(colour))
+        for number, (each, colour) in enumerate(zip(parser.classes, parser.colours, strict=True))
+    ]
+    bounds = LimitsAnswer(bytes=limits.bytes, pixels=limits.pixels, queue=limits.queue, seconds=limits.seconds)
+    return ModelAnswer(
+        name=name, version=ordnet.__version__, classes=classes, protocol=parser.protocol,
+        explains=parser.explains, limits=bounds,
+    )  # fmt: skip
+
+
+def parse_answer(parsed: Parsed, model: ModelAnswer, labels: bool, confidence: bool) -> ParseAnswer:
+    parse = parsed.parse
+    by_name = {each.name: each for each in model.classes}
+    height, width = parse.labels.shape
+    sure = parse.confidence if confidence else None
+    return ParseAnswer(
+        picture=parsed.key, width=width, height=height,
+        classes=[Share(**by_name[name].model_dump(), share=share) for name, share in parse.areas().items()],
+        model=model.name, protocol=model.protocol, seconds=parsed.seconds,
+        labels=text_png(parse.labels) if labels else None,
+        confidence=None if sure is None else text_png(_bytes(sure, 0.0, 1.0)),
+    )  # fmt: skip
+
+
+def attention_answer(parsed: Parsed, x: int, y: int) -> AttentionAnswer:
+    found = parsed.parse.attention(x, y)
+    sure = parsed.parse.confidence
+    height, width = parsed.parse.labels.shape
+    long = middle = gate = None
+    if found.long is not None:
+        long = _range(found, found.long)
+    if found.middle is not None:
+        middle = _range(found, found.middle)
+    if found.gate is not None:
+        # gates often differ by little: all grey values for what there is
+        drawn = _drawn(found, found.gate, float(found.gate.min()), float(found.gate.max()))
+        gate = GateAnswer(**drawn.model_dump(), here=found.gate_here or 0.0, norm=found.gate_norm or "")
+    return AttentionAnswer(
+        picture=parsed.key, x=x, y=y, name=found.class_here or "",
+        confidence=None if sure is None else float(sure[y, x]), width=width, height=height,
+        positions=(found.places.shape[0], found.places.shape[1]), scale=found.scale, similarity=found.similarity,
+        long=long, middle=middle, patch=found.patch, gate=gate,
+    )  # fmt: skip
+
+
+def _range(found: Attention, weights: np.ndarray) -> RangeAnswer:
+    """Zero is in the middle of the grey values where weights have signs."""
+    high = float(np.nanmax(np.abs(weights)))
+    drawn = _drawn(found, weights, -high if found.similarity == "dot" else 0.0, high)
+    row, column = np.unravel_index(np.nanargmax(weights), weights.shape)
+    return RangeAnswer(**drawn.model_dump(), strongest=found.places.pixel(int(row), int(column)))
+
+
+def _drawn(found: Attention, weights: np.ndarray, low: float, high: float) -> MapAnswer:
+    """A map over the whole picture, and its figures."""
+    sides = found.pixels.shape[:2]
+    factor = min(1.0, _DRAWING / max(sides))
+    height, width = (max(1, round(side * factor)) for side in sides)
+    sampled = np.nan_to_num(found.places.sample(weights, height, width), nan=0.0)
+    least, mean, most = (float(figure(weights)) for figure in (np.nanmin, np.nanmean, np.nanmax))
+    return MapAnswer(low=low, high=high, min=least, mean=mean, max=most, map=text_png(_bytes(sampled, low, high)))
+
+
+def _bytes(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Numbers from `low` to `high` as 0..255, rounded."""
+    spread = (high - low) or 1.0
+    return np.clip((values.astype(np.float32) - low) * (255 / spread) + 0.5, 0, 255).astype(np.uint8)
+
+
+def text_png(pixels: np.ndarray) -> str:
+    return base64.b64encode(png(Image.fromarray(pixels))).decode("ascii")
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=3)
+    return file.getvalue()

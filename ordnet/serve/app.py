@@ -1,0 +1,173 @@
+"""The application: routes, and how anything that goes wrong is answered."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from PIL import Image
+from starlette.exceptions import HTTPException
+
+import ordnet
+from ordnet.errors import OrdnetError
+from ordnet.serve import documents, pages
+from ordnet.serve.accept import PNG, wanted
+from ordnet.serve.answers import (
+    AttentionAnswer,
+    Health,
+    ModelAnswer,
+    ParseAnswer,
+    attention_answer,
+    model_answer,
+    parse_answer,
+    png,
+)
+from ordnet.serve.engine import AnyParser, Engine, Parsed, Picture, inspect
+from ordnet.serve.guard import Guard
+from ordnet.serve.limits import Limits, Refusal
+from ordnet.serve.turns import Stop, Turns
+from ordnet.serve.upload import PICTURE, Upload, read_upload
+
+
+def make_app(parser: AnyParser, name: str, limits: Limits | None = None, token: str | None = None) -> Guard:
+    """The server of one parser; `name` is what the model is called in answers."""
+    limits = limits or Limits()
+    engine = Engine(parser, limits.keep)
+    turns = Turns(limits.queue)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await turns.close()
+
+    app = FastAPI(
+        title="ordnet", version=ordnet.__version__, description=documents.ABOUT, lifespan=lifespan,
+        docs_url=None, redoc_url=None,
+    )  # fmt: skip
+    _add_routes(app, engine, turns, limits, model_answer(name, engine, limits))
+    pages.add(app)
+    _add_problems(app)
+    # around all of it, so that answers to mistakes of our own are guarded too
+    return Guard(app, token)
+
+
+def _add_routes(app: FastAPI, engine: Engine, turns: Turns, limits: Limits, model: ModelAnswer) -> None:
+    async def answer(request: Request, work: Callable[[Upload, Picture | None, Stop], Any]) -> Any:
+        """What `work` makes of the upload when its turn comes."""
+        end = time.monotonic() + limits.seconds
+        with turns.place():
+            upload = await read_upload(request, limits)
+            picture = None
+            if upload.picture is not None:
+                picture = await asyncio.to_thread(inspect, upload.picture, limits)
+            left = max(0.0, end - time.monotonic())
+            return await turns.run(lambda stop: work(upload, picture, stop), _gone(request), left)
+
+    @app.post("/v1/parse", response_model=ParseAnswer, response_model_exclude_none=True, **documents.PARSE)
+    async def parse(
+        request: Request,
+        accept: Annotated[str | None, Header(description="application/json or image/png.")] = None,
+        labels: Annotated[bool, Query(description="JSON: add the label map.")] = False,
+        confidence: Annotated[bool, Query(description="JSON: add the confidence map.")] = False,
+        what: Annotated[Literal["labels", "overlay"], Query(description="PNG: which picture.")] = "labels",
+        strength: Annotated[float, Query(ge=0, le=1, description="PNG: how much an overlay's colours cover.")] = 0.5,
+        names: Annotated[bool, Query(description="PNG: write the classes' names on an overlay.")] = True,
+    ) -> Any:
+        """Say what every pixel of a picture shows."""
+        kind = wanted(accept)
+
+        def work(_: Upload, picture: Picture | None, stop: Stop) -> ParseAnswer | bytes:
+            if picture is None:
+                raise Refusal(422, f"The form has no file in the field {PICTURE!r}.")
+            parsed = engine.parse(picture, confidence, stop)
+            if kind != PNG:
+                return parse_answer(parsed, model, labels, confidence)
+            if what == "labels":
+                return png(Image.fromarray(parsed.parse.labels))
+            return png(parsed.parse.overlay(strength, names))
+
+        found = await answer(request, work)
+        return Response(found, media_type=PNG) if isinstance(found, bytes) else found
+
+    @app.post("/v1/attention", response_model=AttentionAnswer, **documents.ATTENTION)
+    async def attention(request: Request) -> Any:
+        """Say what the position of one pixel attends to, and what its gate lets through."""
+        if not engine.parser.explains:
+            raise Refusal(422, f"The model {model.name} cannot show attention: that needs an ordnet checkpoint.")
+
+        def work(upload: Upload, picture: Picture | None, stop: Stop) -> AttentionAnswer:
+            x, y = (_whole_number(upload, side) for side in ("x", "y"))
+            return attention_answer(_parsed(upload, picture, stop), x, y)
+
+        def _parsed(upload: Upload, picture: Picture | None, stop: Stop) -> Parsed:
+            if picture is not None:
+                return engine.parse(picture, False, stop)
+            if "picture" not in upload.fields:
+                raise Refusal(
+                    422, f"The form needs a file in the field {PICTURE!r}, or the key of a parse in 'picture'."
+                )
+            known = engine.known(upload.fields["picture"], stop)
+            if known is None:
+                raise Refusal(404, f"That picture is not kept any more: send it in the field {PICTURE!r}.")
+            return known
+
+        return await answer(request, work)
+
+    @app.get("/v1/model", response_model=ModelAnswer, responses=documents.problems(401))
+    async def about_model() -> ModelAnswer:
+        """The model, its classes and the server's limits."""
+        return model
+
+    @app.get("/healthz", response_model=Health)
+    async def health() -> Health:
+        """Whether the server answers, and how much it has to do."""
+        return Health(
+            status="ok", version=ordnet.__version__, working=turns.working, requests=turns.taken,
+            progress=engine.progress,
+        )  # fmt: skip
+
+
+def _whole_number(upload: Upload, name: str) -> int:
+    text = upload.fields.get(name, "").strip()
+    if not text.removeprefix("-").isdecimal():
+        raise Refusal(422, f"The field {name!r} must be a whole number of pixels, got {text!r}.")
+    return int(text)
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has gone away; the body has been read, so nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _add_problems(app: FastAPI) -> None:
+    """Whatever goes wrong is answered with {"error": …} and the status that says whose turn it is."""
+
+    def handler(make: Callable[[Any], Refusal]) -> Callable[[Request, Any], Awaitable[Response]]:
+        async def handle(_: Request, error: Any) -> Response:
+            refusal = make(error)
+            return JSONResponse({"error": refusal.message}, refusal.status, headers=dict(refusal.headers))
+
+        return handle
+
+    app.add_exception_handler(Refusal, handler(lambda error: error))
+    app.add_exception_handler(OrdnetError, handler(lambda error: Refusal(422, f"{error}")))
+    app.add_exception_handler(RequestValidationError, handler(_bad_parameter))
+    app.add_exception_handler(HTTPException, handler(_bad_request))
+    app.add_exception_handler(
+        Exception, handler(lambda _: Refusal(500, "The server made a mistake; its log says which."))
+    )
+
+
+def _bad_parameter(error: RequestValidationError) -> Refusal:
+    return Refusal(
+        422, "; ".join(f"{each['loc'][-1]}: {each['msg']}, got {each['input']!r:.80}" for each in error.errors())
+    )
+
+
+def _bad_request(error: HTTPException) -> Refusal:
+    return Refusal(error.status_code, f"{error.detail}; /docs lists what there is.", error.headers or {})

@@ -1,0 +1,284 @@
+// The page: a picture comes in, its parse is shown, a click shows what a place attends to.
+
+import { bitmapOf, blobOf, drawMaps } from "./attention.js";
+import { Legend, percent } from "./legend.js";
+import * as server from "./server.js";
+import { Stage } from "./stage.js";
+
+const $ = (id) => document.getElementById(id);
+const state = { model: null, parse: null, file: null, work: null, looking: null, warm: false };
+
+const stage = new Stage({ onPoint: point, onChoose: attend, onNear: warmUp });
+const legend = new Legend($("legend"), document.querySelector('[data-do="all"]'), () =>
+  stage.paint(legend.classes, legend.on, legend.alone));
+
+const say = (text) => { $("status").textContent = text; };
+const strength = () => Number($("strength").value) / 100;
+
+function trouble(problem) {
+  if (problem?.name === "AbortError") return;
+  if (!(problem instanceof server.Problem)) console.warn(problem);
+  $("trouble-text").textContent = problem instanceof server.Problem ? problem.message : "This picture cannot be shown.";
+  $("trouble").hidden = false;
+}
+
+// ---- a picture comes in
+
+async function open(file, credit = "") {
+  state.work?.abort();
+  state.looking?.abort();
+  $("trouble").hidden = true;
+  const most = state.model?.limits.bytes;
+  if (most && file.size > most) {
+    trouble(new server.Problem(`This file has ${megabytes(file.size)}; the server takes at most ${megabytes(most)}.`));
+    return;
+  }
+  const work = (state.work = new AbortController());
+  const end = showWork();
+  try {
+    const parse = await read(file, work.signal, end.step);
+    if (state.work === work) show(parse, file, credit);
+  } catch (problem) {
+    if (state.work === work) trouble(problem);
+  } finally {
+    if (state.work === work) end.done();
+  }
+}
+
+async function read(file, signal, step) {
+  if (!state.model) await learnModel();
+  const answer = await server.parse(file, {
+    signal,
+    onUpload: (share) => step(share < 1 ? `Sending the picture, ${Math.round(share * 100)} %` : "Parsing", share),
+    onSent: () => step("Parsing", 1),
+  });
+  answer.labelMap = await bitmapOf(answer.labels);
+  answer.confidenceMap = answer.confidence ? await bitmapOf(answer.confidence) : null;
+  try {
+    answer.bitmap = await createImageBitmap(file);
+  } catch {
+    answer.bitmap = await createImageBitmap(await server.picture(file)); // TIFF, say
+  }
+  return answer;
+}
+
+/** The bar, with the seconds that have passed; `step` says what is going on, `done` takes it away. */
+function showWork() {
+  const start = performance.now();
+  let what = "Sending the picture";
+  let [sent, asked] = [false, 1];
+  const tick = () => {
+    const seconds = Math.floor((performance.now() - start) / 1000);
+    $("working-text").textContent = what + (seconds > 1 ? ` … ${seconds} s` : " …");
+    if (sent && seconds > asked) {
+      asked = seconds;
+      server.health().then(({ requests, progress }) => {
+        if (showWork.timer !== timer) return;
+        what = requests > 1 ? `Parsing, ${requests - 1} other requests are under way` : "Parsing";
+        if (requests === 1 && progress !== null) $("bar").value = progress;
+      }).catch(() => {}); // the request itself will tell
+    }
+  };
+  const timer = setInterval(tick, 250);
+  clearInterval(showWork.timer);
+  showWork.timer = timer;
+  $("bar").removeAttribute("value");
+  $("working").hidden = false;
+  $("result").classList.add("stale");
+  say("Parsing the picture");
+  tick();
+  return {
+    step(text, share) {
+      what = text;
+      sent = share === 1;
+      if (share < 1) $("bar").value = share;
+      else $("bar").removeAttribute("value");
+      tick();
+    },
+    done() {
+      clearInterval(timer);
+      $("working").hidden = true;
+      $("result").classList.remove("stale");
+    },
+  };
+}
+
+function show(parse, file, credit) {
+  Object.assign(state, { parse, file, warm: false });
+  $("empty").hidden = true;
+  $("result").hidden = false;
+  $("attention").hidden = true;
+  $("name").textContent = file.name || "Pasted picture";
+  $("credit").textContent = credit;
+  $("credit").hidden = !credit;
+  const size = `${parse.width} × ${parse.height} px`;
+  $("facts").textContent = `${size}, ${parse.model}, protocol ${parse.protocol}, ${parse.seconds.toFixed(2)} s`;
+  stage.show(parse);
+  stage.strength(strength());
+  legend.show(parse.classes);
+  const largest = parse.classes.slice(0, 3).map((each) => `${each.name} ${percent(each.share)}`);
+  say(`Parsed. ${largest.join(", ")}`);
+}
+
+const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+
+// ---- pointing and attention
+
+function point(id, confidence, byKeys) {
+  const found = state.model.classes[id];
+  const share = confidence === null ? "" : `${Math.round(confidence * 100)} %`;
+  if (byKeys) say(`${found.name} ${share}`);
+  return { ...found, share };
+}
+
+/** The first look into a parse takes longest; it begins when the pointer comes near. */
+function warmUp() {
+  if (state.warm || !state.parse || !state.model.explains) return;
+  state.warm = true;
+  server.attention(state.parse.picture, state.file, 0, 0).catch(() => { state.warm = false; });
+}
+
+async function attend(x, y) {
+  if (!state.model.explains) {
+    $("attention").hidden = false;
+    $("attention-text").textContent = `${state.model.name} cannot show attention: that needs the torch checkpoint (.safetensors) of a model that attends.`;
+    say($("attention-text").textContent);
+    return;
+  }
+  state.looking?.abort();
+  const looking = (state.looking = new AbortController());
+  state.warm = true;
+  stage.mark({ x, y });
+  const opened = $("attention").hidden;
+  $("attention").hidden = false;
+  $("attention").setAttribute("aria-busy", "true");
+  $("maps").classList.add("busy");
+  if (!$("maps").firstChild) $("attention-text").textContent = "Looking …";
+  const start = performance.now();
+  try {
+    const answer = await server.attention(state.parse.picture, state.file, x, y, looking.signal);
+    await drawMaps($("maps"), answer, $("picture"));
+    if (looking.signal.aborted) return;
+    const [left, top, right, bottom] = answer.patch ?? [];
+    stage.mark({ x, y }, answer.patch && { left, top, right, bottom });
+    $("attention-text").textContent = explained(answer, performance.now() - start);
+    if (opened) $("attention").scrollIntoView({ block: "nearest" }); // later clicks leave the picture where it is
+    say(`Attention of ${answer.name} at x ${x}, y ${y} is shown below the picture.`);
+  } catch (problem) {
+    trouble(problem);
+    if (problem?.name !== "AbortError") closeAttention();
+  } finally {
+    if (state.looking === looking) {
+      $("attention").removeAttribute("aria-busy");
+      $("maps").classList.remove("busy");
+    }
+  }
+}
+
+function explained(answer, milliseconds) {
+  const sign = answer.similarity === "dot" ? " Red adds what is there, blue takes it away." : "";
+  const scale = answer.scale < 1 ? ` The picture was looked at at ${Math.round(answer.scale * 100)} % of its size.` : "";
+  return `${answer.name} at x ${answer.x}, y ${answer.y}, in ${Math.round(milliseconds)} ms.${sign}${scale}`;
+}
+
+function closeAttention() {
+  $("attention").hidden = true;
+  $("maps").replaceChildren();
+  stage.mark(null);
+}
+
+// ---- saving
+
+async function save(what) {
+  const stem = (state.file.name || "picture").replace(/\.[^.]*$/, "");
+  if (what === "labels") return download(blobOf(state.parse.labels), `${stem}.labels.png`);
+  if (what === "overlay") return download(await stage.composed(strength()), `${stem}.overlay.png`);
+  const { picture, width, height, classes, model, protocol, seconds } = state.parse;
+  const text = JSON.stringify({ name: state.file.name, picture, width, height, classes, model, protocol, seconds }, null, 1);
+  return download(new Blob([text], { type: "application/json" }), `${stem}.json`);
+}
+
+function download(blob, name) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+// ---- buttons, dropping, pasting
+
+const actions = {
+  choose: () => $("file").click(),
+  sample: async () => {
+    const answer = await fetch("sample.jpg");
+    const file = new File([await answer.blob()], "china.jpg", { type: "image/jpeg" });
+    await open(file, "Photo by danielbuechele, CC BY 2.0");
+  },
+  cancel: () => {
+    state.work?.abort();
+    say("Given up");
+  },
+  dismiss: () => { $("trouble").hidden = true; },
+  all: () => legend.all(),
+  "close-attention": () => {
+    closeAttention();
+    $("stage").focus();
+  },
+  "no-token": () => $("token").close(),
+};
+
+document.addEventListener("click", (event) => {
+  const { do: action, save: what } = event.target.closest("button")?.dataset ?? {};
+  if (action) Promise.resolve(actions[action]()).catch(() => trouble(new server.Problem("The server cannot be reached.")));
+  if (what) save(what).catch(trouble);
+});
+
+$("strength").addEventListener("input", () => {
+  $("strength-text").textContent = `${$("strength").value} %`;
+  stage.strength(strength());
+});
+$("file").addEventListener("change", () => {
+  if ($("file").files[0]) open($("file").files[0]);
+  $("file").value = "";
+});
+document.addEventListener("paste", (event) => {
+  const file = [...event.clipboardData.files][0];
+  if (file) open(file);
+});
+
+let inside = 0; // how many nested elements the dragged file is over
+document.addEventListener("dragenter", (event) => {
+  inside++;
+  $("drop").hidden = ![...event.dataTransfer.types].includes("Files");
+});
+document.addEventListener("dragleave", () => { if (--inside <= 0) $("drop").hidden = true; });
+document.addEventListener("dragover", (event) => event.preventDefault());
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  inside = 0;
+  $("drop").hidden = true;
+  if (event.dataTransfer.files[0]) open(event.dataTransfer.files[0]);
+});
+
+server.onTokenNeeded((again) => new Promise((resolve) => {
+  const dialog = $("token");
+  $("token-title").textContent = again ? "That token is not the right one" : "This server asks for a token";
+  $("token-text").value = "";
+  dialog.returnValue = "";
+  dialog.onclose = () => resolve(dialog.returnValue);
+  $("token-form").onsubmit = (event) => {
+    event.preventDefault();
+    dialog.close($("token-text").value.trim());
+  };
+  dialog.showModal();
+}));
+
+async function learnModel() {
+  state.model ??= await server.model();
+  const { name, classes, explains } = state.model;
+  $("model").textContent = `${name}, ${classes.length} classes`;
+  $("keys").textContent = explains
+    ? "Point to name a class, click to see what that place attends to. Keys: arrows, Shift + arrows, Enter."
+    : "Point to name a class. Keys: arrows, Shift + arrows.";
+}
+
+learnModel().catch(trouble);

@@ -1,0 +1,37 @@
+"""Serving until a signal comes."""
+
+import signal
+import socket
+import sys
+
+import uvicorn
+
+from ordnet.inference.parser import load
+from ordnet.serve.app import make_app
+from ordnet.serve.limits import Limits
+from ordnet.serve.listening import is_loopback
+
+_GRACE = 3
+"""Seconds that answers under way are given when the server ends."""
+
+
+def run(model: str, listener: socket.socket, limits: Limits, token: str | None) -> None:
+    """Serve on an opened socket until SIGINT or SIGTERM."""
+    app = make_app(load(model), model, limits, token)
+    host, port = listener.getsockname()[:2]
+    if token is None and not is_loopback(host):
+        print(
+            f"ordnet: warning: {host} can be reached from other machines, and no token is set: whoever reaches it "
+            "can use it. Set ORDNET_TOKEN, or leave --host away.",
+            file=sys.stderr,
+        )
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    print(f"{model} on {address} (API: {address}/docs); Ctrl-C ends it", flush=True)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=_GRACE, lifespan="on"
+    )
+    # uvicorn ends by these signals and then raises them once more; that second time they mean nothing
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    uvicorn.Server(config).run(sockets=[listener])
+    print("ended")

@@ -1,0 +1,5 @@
+"""Many runs, one table."""
+
+from ordnet.lazy import submodules
+
+__getattr__ = submodules(__name__)

@@ -1,0 +1,54 @@
+"""The demo, with a training of seconds instead of minutes: one page with everything, and it runs twice."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.browser import needs_browser, open_page
+
+COMMAND = [sys.executable, "-m", "ordnet", "demo", "--set", "training.epochs=1", "--set", "data.limit=16", "--out"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "first"
+    done = subprocess.run([*COMMAND, str(out)], capture_output=True, text=True, check=False, cwd=out.parent)
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def test_it_leaves_a_page_and_says_what_comes_next(made):
+    out, said = made
+    assert str(out / "report.html") in said
+    assert "ordnet train folder-default --data folder:street" in said
+    assert [f"{step} of 4" in said for step in (1, 2, 3, 4)] == [True] * 4
+    for name in ("photo/china.overlay.png", "photo/attention.png", "ranges.png", "scenes.png"):
+        assert (out / name).stat().st_size > 1000
+    figures = json.loads((out / "ranges.json").read_text())
+    assert [found["split"] for found in figures.values()] == ["test", "test"]
+    text = (out / "report.html").read_text()
+    for found in figures.values():
+        assert f"{found['miou_by_range']['middle']:.3f}" in text
+    assert "CC BY 2.0" in text
+
+
+def test_a_second_time_nothing_is_trained(made):
+    out, _ = made
+    before = (out / "runs" / "ordnet" / "last.safetensors").stat().st_mtime_ns
+    done = subprocess.run([*COMMAND, str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (out / "runs" / "ordnet" / "last.safetensors").stat().st_mtime_ns == before
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (390, True)])
+def test_the_page_in_a_browser(made, width, dark):
+    out, _ = made
+    with open_page(width, 900, dark) as (page, troubles):
+        page.goto((out / "report.html").as_uri())
+        assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        assert page.evaluate("document.images.length") >= 5
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert not troubles
