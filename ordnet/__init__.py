@@ -29,7 +29,7 @@ _HOME = {
     "variants": "ordnet.model.build",
 }
 # `ordnet.training.lovasz.…` works without further imports
-_PARTS = ("bench", "data", "evaluation", "inference", "model", "picture", "study", "training")
+_PARTS = ("bench", "data", "evaluation", "inference", "model", "picture", "serve", "study", "training")
 
 __all__ = list(_HOME)
 

@@ -62,6 +62,7 @@ SHORTER = {
     "bench loss": "--size 1x4x16 --repeats 1",
     "bench loader": "--repeats 1",
     "bench model": "--backbone tiny --size 64x64 --repeats 1",
+    "bench serve": "--size 64x64 --clients 1 --seconds 1",
     "bench protocol": "--backbone tiny --classes 4 --size 64x64 --repeats 1",
 }
 """Appended: of an option that is given twice the later value counts."""

@@ -115,7 +115,7 @@ def _typed(block: Block) -> Iterator[tuple[int, str]]:
             waiting = waiting[:-1].rstrip() + " "
             continue
         for part in re.split(r" && | ; ", re.split(r"\s{2,}|\s+#\s", waiting)[0]):
-            bare = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", part)
+            bare = re.sub(r"^(?:[A-Z_]+=(?:\$\([^)]*\)|\S+) )+", "", part)
             if f"{bare} ".startswith(STARTS):
                 yield begun, re.split(r" 2?>+ | &$", bare)[0].strip()
         waiting, begun = "", 0

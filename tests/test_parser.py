@@ -97,6 +97,11 @@ def test_tiny_pictures_work_with_every_variant(variant, size):
     assert make(variant)(picture(*size)).labels.shape == size
 
 
+@pytest.mark.parametrize("size", [(1, 1), (2, 30)])
+def test_tiny_pictures_work_with_many_scales(size):
+    assert make(protocol="multiscale")(picture(*size)).labels.shape == size
+
+
 def test_many_patches_need_more_pixels_and_get_them():
     net = ordnet.build("ordnet", classes=4, backbone="tiny", patches=5)
     assert ordnet.Parser(net, NAMES, COLOURS)(picture(2, 30)).labels.shape == (2, 30)

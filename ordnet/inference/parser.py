@@ -1,5 +1,6 @@
 """A trained network as something to call: picture in, parse out."""
 
+import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,7 +66,8 @@ class Parser:
         self.whole_up_to = whole_up_to
         self.tile = tile
         self.halo = halo
-        self._least_side = least_side(net)
+        smallest = min(protocols.SCALES) if protocol == "multiscale" else 1.0
+        self._least_side = math.ceil(least_side(net) / smallest)
 
     @property
     def explains(self) -> bool:
