@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import ordnet
 from ordnet.bench.model import calibrated
-from ordnet.bench.onnx import WAYS, prepare
+from ordnet.bench.onnx import WAYS, compare, prepare, run
 from ordnet.commands import app
 from ordnet.errors import OrdnetError
 from ordnet.inference.export import OPSET, export, finished, metadata
@@ -231,16 +231,17 @@ def test_softmax_and_corners_that_are_not_aligned(tmp_path):
     assert done.size == done.path.stat().st_size
     picture = pictured(45, 70)
     assert (ordnet.load(done.path)(picture).labels == ordnet.load(source)(picture).labels).mean() >= 0.9999
+    with pytest.raises(OrdnetError, match=r"2000 x 1500 px are too many .* above 0\.26 megapixels"):
+        ordnet.load(done.path)(np.zeros((1500, 2000, 3), np.uint8))
 
 
-def test_bench_beside_torch(tmp_path):
-    words = ["bench", "model", "--onnx", "--backbone", "tiny", "--size", "40x48", "--repeats", "1"]
-    done = CliRunner().invoke(app, [*words, "--json", str(tmp_path / "rows.json")])
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [row["name"] for row in rows] == list(WAYS.values())
-    assert rows[0]["ratio"] == 1
-    assert all(min(row["seconds"], row["ratio"], row["gflops"], row["peak_mb"]) > 0 for row in rows)
+def test_bench_beside_torch(model):
+    rows = compare(model[1], "tiny", 40, 48, repeats=1)
+    assert [row.name for row in rows] == list(WAYS.values())
+    assert rows[0].ratio == 1
+    assert all(row.seconds > 0 and row.ratio > 0 and row.gflops > 0 and row.peak_mb >= 0 for row in rows)
+    with pytest.raises(OrdnetError, match="at least 32x32"):
+        run("tiny", 20, 40, 1)
 
 
 def test_the_contestants_of_the_bench_compute_the_same(model):

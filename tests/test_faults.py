@@ -107,6 +107,18 @@ def test_asked_to_stop(settings_file, uninterrupted, tmp_path, number, code):
     assert_same_run(out, uninterrupted)
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_asked_to_stop_with_its_workers(settings_file, tmp_path, number, code):
+    """`timeout`, a terminal and batch systems signal the whole process group."""
+    process = start(settings_file, tmp_path / "run", "--set", "data.workers=2", start_new_session=True)
+    wait_for_state(tmp_path / "run", process)
+    os.killpg(process.pid, number)
+    _, errors = process.communicate()
+    assert process.returncode == code, errors
+    assert "saved; continue with --resume" in errors
+    assert "Traceback" not in errors
+
+
 def test_a_second_start_is_refused(settings_file, tmp_path):
     out = tmp_path / "run"
     first = start(settings_file, out)

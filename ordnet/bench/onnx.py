@@ -34,9 +34,13 @@ def run(backbone: str, height: int, width: int, repeats: int) -> list[Row]:
         with progress() as bar:
             bar.add_task(f"exporting {backbone}", total=None)
             file.write_bytes(finished(traced(_network(backbone)), {}))
-        arguments: dict[str, Any] = {"backbone": backbone, "height": height, "width": width, "file": str(file)}
-        timings = interleaved({name: prepare(way, **arguments) for way, name in WAYS.items()}, repeats)
-        peaks = {way: peak_megabytes("ordnet.bench.onnx:prepare", way=way, **arguments) for way in WAYS}
+        return compare(file, backbone, height, width, repeats)
+
+
+def compare(file: Path, backbone: str, height: int, width: int, repeats: int) -> list[Row]:
+    """The rows for a network that was exported already."""
+    arguments: dict[str, Any] = {"backbone": backbone, "height": height, "width": width, "file": str(file)}
+    timings = interleaved({name: prepare(way, **arguments) for way, name in WAYS.items()}, repeats)
     with torch.device("meta"):
         operations = gflops(build(**METHODS[OURS], classes=CLASSES, backbone=backbone), 1, 3, height, width)
     ours = timings[WAYS["onnx"]].seconds
@@ -47,7 +51,7 @@ def run(backbone: str, height: int, width: int, repeats: int) -> list[Row]:
             ratio=timings[name].seconds / ours,
             spread=timings[name].spread,
             gflops=operations,
-            peak_mb=peaks[way],
+            peak_mb=peak_megabytes("ordnet.bench.onnx:prepare", way=way, **arguments),
             extra={"images_per_second": 1 / timings[name].seconds},
         )
         for way, name in WAYS.items()

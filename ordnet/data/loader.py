@@ -4,6 +4,7 @@ The order of an epoch is a pure function of (seed, epoch), a sample of (seed, ep
 whatever the number of workers and processes, and a run can resume at any step.
 """
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -185,7 +186,14 @@ def _stack(samples: list[Any]) -> tuple[Tensor, Tensor, list[str]] | _Failure:
 def _workers(count: int) -> dict[str, Any]:
     """DataLoader's arguments about worker processes."""
     pinned = torch.cuda.is_available()
-    return {"num_workers": count, "persistent_workers": count > 0, "pin_memory": pinned}
+    init = _leave_signals_to_the_parent if count else None
+    return {"num_workers": count, "persistent_workers": count > 0, "pin_memory": pinned, "worker_init_fn": init}
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """A request to stop often goes to the whole process group: the parent still needs its workers to end in order."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _guarded(loader: DataLoader[Any], raising: bool = True) -> Iterator[Any]:

@@ -9,6 +9,7 @@ Batch, height and width are free. Class names, colours and settings are in the f
 import copy
 import json
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,11 +33,14 @@ from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
+from ordnet.model.rivals import DANet, NonLocal
 from ordnet.model.shipped import find
 
 FORMAT = "ordnet-onnx-1"
 """Stands in the metadata of every file we write."""
 OPSET = 18
+MOST_MAP = 2**28
+"""Numbers of the largest attention map that a picture may need: 1 GB."""
 SMALL = 1024
 """Numbers of a tensor that is not worth shrinking."""
 SMALL_SCORES = "small_scores"
@@ -87,7 +91,9 @@ def export(model: str | Path, out: str | Path, half: bool = False, progress: Pro
 def metadata(found: checkpoint.Checkpoint) -> dict[str, str]:
     """What a file says of itself: all that OnnxParser needs, and what a reader wants to know."""
     net = found.net
+    limit = most_pixels(net)
     return {
+        **({"most_pixels": str(limit)} if limit else {}),
         "format": FORMAT,
         "ordnet_version": ordnet.__version__,
         "input": INPUT,
@@ -100,6 +106,14 @@ def metadata(found: checkpoint.Checkpoint) -> dict[str, str]:
         "align_corners": json.dumps(net.align_corners),
         "about": json.dumps(found.about, ensure_ascii=False),
     }
+
+
+def most_pixels(net: Network) -> int | None:
+    """Of the largest picture whose attention map has no more than MOST_MAP numbers; None where no map is built."""
+    builds = isinstance(net.block, DANet | NonLocal)
+    if not builds and not (isinstance(net.block, OmniRange) and net.block.similarity == "softmax"):
+        return None
+    return math.isqrt(MOST_MAP) * net.backbone.output_stride**2
 
 
 def finished(model: Any, metadata: dict[str, str], half: bool = False) -> bytes:

@@ -1,6 +1,7 @@
 """An exported network as something to call, through ONNX Runtime: picture in, parse out, as with Parser."""
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class OnnxParser:
                 (int(r), int(g), int(b)) for r, g, b in json.loads(about["colours"])
             )
             self._least_side = int(about["least_side"])
+            self._most_pixels = int(about.get("most_pixels", sys.maxsize))
             self._align_corners = bool(json.loads(about["align_corners"]))
             _end_before_resizing(model)
         except (KeyError, TypeError, ValueError, StopIteration) as error:
@@ -105,6 +107,12 @@ class OnnxParser:
                 f"{width} x {height} px are more than the {self.whole_up_to / 1e6:g} megapixels that an ONNX model "
                 f"takes in one pass: use the checkpoint, which streams pictures of any size, or a larger "
                 f"--whole-up-to, or make the picture smaller"
+            )
+        if height * width > self._most_pixels:
+            raise OrdnetError(
+                f"{width} x {height} px are too many for a model that attends with a softmax: its map would take more "
+                f"than a gigabyte above {self._most_pixels / 1e6:.2g} megapixels; use the checkpoint, or make the "
+                f"picture smaller"
             )
         image = np.ascontiguousarray(pixels.transpose(2, 0, 1)[None], dtype=np.float32)
         try:

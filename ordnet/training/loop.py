@@ -100,7 +100,7 @@ def _train(
     train_set = open_dataset(settings.data.name, settings.data.split)
     val_set = open_dataset(settings.data.name, settings.data.val_split)
     if main:
-        for note in (*notes_of(train_set), *notes_of(val_set)):
+        for note in dict.fromkeys((*notes_of(train_set), *notes_of(val_set))):
             display.say(note)
         if not settings.data.skip_broken:
             quick_check(train_set)
@@ -190,7 +190,7 @@ def _train(
                 folder.append(record)
                 board.write(record)
                 display.epoch(record, training.epochs)
-                about: dict[str, Any] = {key: record[key] for key in _ABOUT if key in record}
+                about: dict[str, Any] = {key: record[key] for key in ABOUT if key in record}
                 about |= {"crop": training.crop, "base_size": settings.data.base_size}
                 _keep(folder.last, kept, train_set, about)
                 if evaluation is not None and "miou" in record and (record["miou"] or 0.0) > progress.best:
@@ -217,7 +217,7 @@ def _train(
     return Run(out, evaluation.figures())
 
 
-_ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "pixel_accuracy", "per_class_iou",
+ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "pixel_accuracy", "per_class_iou",
           "miou_by_range")  # fmt: skip
 """What a checkpoint says of itself."""
 _DRAW_SECONDS = 30
