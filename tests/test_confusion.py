@@ -5,14 +5,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchmetrics.functional.classification import (
+
+from ordnet.errors import OrdnetError
+from ordnet.evaluation.confusion import Confusion, pascal_context_figures
+from tests.timm_here import mend_torchvision
+
+mend_torchvision()
+from torchmetrics.functional.classification import (  # noqa: E402
     multiclass_accuracy,
     multiclass_confusion_matrix,
     multiclass_jaccard_index,
 )
-
-from ordnet.errors import OrdnetError
-from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 
 
 def draw(seed, classes, shape=(9, 11), void=0.2):

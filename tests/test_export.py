@@ -1,5 +1,6 @@
 """ONNX: the exported block against the block, real exports against torch, and an ONNX parser beside a torch parser."""
 
+import io
 import json
 import sys
 
@@ -24,6 +25,7 @@ from ordnet.inference.onnx_parser import OnnxParser
 from ordnet.inference.onnx_session import session
 from ordnet.model import checkpoint
 from ordnet.model.middle_range import patch_grid
+from tests.serving import encoded, serving
 
 NAMES, COLOURS = ("Himmel", "wood – tree", "road"), ((0, 0, 255), (0, 255, 0), (128, 128, 128))
 
@@ -290,3 +292,20 @@ def test_foreign_and_damaged_files_are_refused(model, tmp_path):
     onnx.save(twisted, bad)
     with pytest.raises(OrdnetError, match="its metadata are damaged"):
         ordnet.load(bad)
+
+
+def test_the_service_runs_the_exported_file(model):
+    """A real server with the ONNX file: the torch parser's labels, and a plain word about attention."""
+    source, file = model
+    pixels = pictured(60, 90)
+    with serving(file) as server, server.client() as client:
+        about = client.get("/v1/model").json()
+        assert about["explains"] is False
+        answer = client.post(
+            "/v1/parse?what=labels", headers={"Accept": "image/png"}, files={"image": ("a.png", encoded(pixels))}
+        )
+        labels = np.asarray(Image.open(io.BytesIO(answer.content)))
+        assert np.mean(labels == ordnet.load(source)(pixels).labels) > 0.999
+        refused = client.post("/v1/attention", files={"image": ("a.png", encoded(pixels))}, data={"x": 3, "y": 4})
+        assert 400 <= refused.status_code < 500
+        assert "checkpoint" in refused.json()["error"]

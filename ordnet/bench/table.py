@@ -22,7 +22,8 @@ class Row:
 
     def plain(self) -> dict[str, Any]:
         values = asdict(self)
-        return {**values, **values.pop("extra")}
+        extra = values.pop("extra")
+        return {**values, **extra}
 
 
 _COLUMNS = {
