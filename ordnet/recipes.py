@@ -233,7 +233,7 @@ def outdoor() -> Recipe:
         outdoor_coarse(), "outdoor", "the model that comes along: the first stage, then finer features (output stride 8)",
         model={"output_stride": 8}, training={"epochs": 7, "crop": 224, "rate": 0.004, "ema": 0.99},
     )  # fmt: skip
-    return replace(recipe, init="outdoor-coarse", ours="@@FINE@@", cost="half an hour on one core")
+    return replace(recipe, init="outdoor-coarse", ours="0.7216 mIoU, 0.8675 pixAcc (val, whole, as float16)", cost="half an hour on one core")
 
 
 def camvid_mobilenet() -> Recipe:
