@@ -230,10 +230,15 @@ def outdoor_coarse() -> Recipe:
 def outdoor() -> Recipe:
     """The model of that name which comes with the package."""
     recipe = changed(
-        outdoor_coarse(), "outdoor", "the model that comes along: the first stage, then finer features (output stride 8)",
+        outdoor_coarse(), "outdoor", "the model that comes along: the coarse one, then output stride 8",
         model={"output_stride": 8}, training={"epochs": 7, "crop": 224, "rate": 0.004, "ema": 0.99},
     )  # fmt: skip
-    return replace(recipe, init="outdoor-coarse", ours="0.7216 mIoU, 0.8675 pixAcc (val, whole, as float16)", cost="half an hour on one core")
+    return replace(
+        recipe,
+        init="outdoor-coarse",
+        ours="0.7216 mIoU, 0.8675 pixAcc (val, whole, as float16)",
+        cost="half an hour on one core",
+    )
 
 
 def camvid_mobilenet() -> Recipe:

@@ -380,3 +380,25 @@ def test_other_mistakes_are_named(files, tmp_path):
     with pytest.raises(OrdnetError, match="no model 'nothing'"):
         run("nothing", photo, *at, "--out", tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("variant", ["ordnet", "basic-sa-rlr", "mr", "danet", "nonlocal"])
+@pytest.mark.parametrize("size", [(1, 1), (37, 52)])
+def test_a_parse_that_kept_its_attention_gives_the_same(variant, size):
+    torch.manual_seed(0)
+    net = ordnet.build(variant, classes=3, backbone="tiny").eval()
+    parser = ordnet.Parser(net, ("a", "b", "c"), ((0, 0, 0), (9, 9, 9), (99, 99, 99)))
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    passes = []
+    parser.net.backbone.register_forward_hook(lambda *_: passes.append(1))
+    kept = parser(pixels, attention=True)
+    place = size[1] // 2, size[0] // 2
+    ours = kept.attention(*place)
+    assert len(passes) == 1  # the network ran once
+    theirs = parser(pixels).attention(*place)
+    np.testing.assert_array_equal(kept.labels, parser(pixels).labels)
+    for one, other in ((ours.long, theirs.long), (ours.middle, theirs.middle), (ours.gate, theirs.gate)):
+        if one is None or other is None:
+            assert one is other
+        else:
+            np.testing.assert_array_equal(one, other)

@@ -139,9 +139,14 @@ class Explainer:
     Kept are queries, keys and the gate, not the features or the network. Threads may share it.
     """
 
-    def __init__(self, net: Network, pixels: np.ndarray, whole_up_to: int | None = None) -> None:
+    def __init__(
+        self, net: Network, pixels: np.ndarray, whole_up_to: int | None = None, features: Tensor | None = None
+    ) -> None:
         """`pixels` upright RGB (H, W, 3) uint8. A picture of more than `whole_up_to` pixels is made smaller first:
-        positions are given in its own pixels all the same, and the result's `scale` says how much smaller."""
+        positions are given in its own pixels all the same, and the result's `scale` says how much smaller.
+
+        `features` (1, C, h, w) is the block's input, where a pass over the whole picture has been made already.
+        """
         reason = why_not(net)
         if reason:
             raise OrdnetError(reason)
@@ -150,7 +155,7 @@ class Explainer:
         self.scale = (copy[..., 0].size / pixels[..., 0].size) ** 0.5
         ready = padded(copy, least_side(net))
         with torch.inference_mode():
-            x = net.block_input(to_input(ready, net))
+            x = net.block_input(to_input(ready, net)) if features is None else features
             self._long, self._middle = _long(net.block, x), _middle(net.block, x)
             self.gate, self._gate_norm = _gate(net.block, x)
         self.places = Places(pixels.shape[:2], copy.shape[:2], ready.shape[:2], tuple(x.shape[2:]), net.align_corners)

@@ -74,10 +74,17 @@ class Parser:
         """Whether a parse can show what a position attends to."""
         return why_not(self.net) is None
 
-    def __call__(self, picture: Picture, progress: stream.Progress | None = None, confidence: bool = False) -> Parse:
+    def __call__(
+        self,
+        picture: Picture,
+        progress: stream.Progress | None = None,
+        confidence: bool = False,
+        attention: bool = False,
+    ) -> Parse:
         """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` hears of the tiles of a picture
-        that is streamed. With `confidence` the parse also knows how probable each pixel's class is."""
-        return self._parse(read(picture), name_of(picture), progress, confidence)
+        that is streamed. With `confidence` the parse also knows how probable each pixel's class is; with `attention` it
+        keeps what `Parse.attention` needs, which otherwise runs the network once more."""
+        return self._parse(read(picture), name_of(picture), progress, confidence, attention)
 
     def many(self, pictures: Iterable[Picture], batch: int | None = None) -> Iterator[Parse]:
         """One parse after the other, in order; the next picture is read while the network works.
@@ -119,27 +126,42 @@ class Parser:
             yield from (self._parse(pixels, name, None) for pixels, name in waiting)
 
     def _parse(
-        self, pixels: np.ndarray, name: str, progress: stream.Progress | None, confidence: bool = False
+        self,
+        pixels: np.ndarray,
+        name: str,
+        progress: stream.Progress | None,
+        confidence: bool = False,
+        attention: bool = False,
     ) -> Parse:
         ready = self._padded(pixels)
+        features: list[torch.Tensor] = []
         sure = np.empty(ready.shape[:2], np.float16) if confidence else None
         if self.protocol != "whole":
             labels = protocols.labels(self.net, stream.to_input(ready, self.net), self.protocol, confidence=sure)
         elif ready[..., 0].size > self.whole_up_to:
             labels = stream.labels(self.net, ready, self.tile, self.halo, progress, sure)
         else:
-            labels = self._whole([ready], sure)[0]
-        return self._made(pixels, labels, name, sure)
+            labels = self._whole([ready], sure, features if attention and self.explains else None)[0]
+        explainer = Explainer(self.net, pixels, features=features[0]) if features else None
+        return self._made(pixels, labels, name, sure, explainer)
 
-    def _whole(self, pictures: list[np.ndarray], confidence: np.ndarray | None = None) -> list[np.ndarray]:
+    def _whole(
+        self,
+        pictures: list[np.ndarray],
+        confidence: np.ndarray | None = None,
+        features: list[torch.Tensor] | None = None,
+    ) -> list[np.ndarray]:
         """Pictures of one size in one pass → class ids of each; what the `whole` protocol gives for one.
 
-        `confidence` (H, W) is filled for a picture that comes alone.
+        For a picture that comes alone `confidence` (H, W) is filled, and the block's input added to `features`.
         """
         ready = [self._padded(pixels) for pixels in pictures]
         height, width = ready[0].shape[:2]
         with torch.inference_mode():
-            small = self.net.small_scores(torch.cat([stream.to_input(pixels, self.net) for pixels in ready]))
+            x = self.net.block_input(torch.cat([stream.to_input(pixels, self.net) for pixels in ready]))
+            if features is not None:
+                features.append(x)
+            small = self.net.head(self.net.block(x))
             return [
                 best_classes(resized(held(scores[None]), height, width, self.net.align_corners), confidence)
                 for scores in small
@@ -148,14 +170,21 @@ class Parser:
     def _padded(self, pixels: np.ndarray) -> np.ndarray:
         return padded(pixels, self._least_side)
 
-    def _made(self, pixels: np.ndarray, labels: np.ndarray, name: str, confidence: np.ndarray | None = None) -> Parse:
+    def _made(
+        self,
+        pixels: np.ndarray,
+        labels: np.ndarray,
+        name: str,
+        confidence: np.ndarray | None = None,
+        explainer: Explainer | None = None,
+    ) -> Parse:
         height, width = pixels.shape[:2]
         labels = labels[:height, :width]
         if confidence is not None:
             confidence = confidence[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels), confidence,
-            lambda: Explainer(self.net, pixels, self.whole_up_to),
+            lambda: explainer or Explainer(self.net, pixels, self.whole_up_to),
         )  # fmt: skip
 
 

@@ -103,7 +103,9 @@ class Engine:
             raise _unreadable("The picture is damaged, or of a kind that cannot be shown") from None
         self._look()
         try:
-            parse = self.parser(pixels, progress=self._note, confidence=confidence)
+            # the first click after a parse should not have to run the network again
+            looking: dict[str, bool] = {"attention": True} if isinstance(self.parser, Parser) else {}
+            parse = self.parser(pixels, progress=self._note, confidence=confidence, **looking)
         finally:
             self.progress = None
         parsed = Parsed(picture.key, parse, time.perf_counter() - start)
