@@ -75,7 +75,8 @@ class Table:
     @property
     def title(self) -> str:
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        return f"{self.name} on {self.data} {self.split}, {self.epochs} epochs, cross-entropy, protocol whole, {seeds}"
+        epochs = "one epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        return f"{self.name} on {self.data} {self.split}, {epochs}, cross-entropy, protocol whole, {seeds}"
 
     @property
     def ranges(self) -> list[str]:
