@@ -9,9 +9,9 @@ import torch
 
 from ordnet.bench import scale
 from ordnet.bench.block import METHODS, PAPER_SIZE, prepare
-from ordnet.bench.flops import gflops
 from ordnet.bench.measure import interleaved, peak_megabytes
 from ordnet.bench.table import Row
+from ordnet.model.flops import gflops
 
 # The paper's table and what can be derived from the text, in 10⁹ operations.
 DERIVED = {"InterlacedSSA": 386.0, "Basic SA": 618.5, "DANet": 1110.2, "ORDNet literal": 996.4}

@@ -269,9 +269,10 @@ def test_cost_over_resumptions(run):
         {"event": "start", "time": 1000.0}, {**epoch, "time": 1060.0},
         {"event": "resume", "time": 9000.0}, {**epoch, "time": 9090.0}, {**epoch, "time": 9160.0},
     ]  # fmt: skip
-    rows = dict(run_facts.cost(records, net))
+    rows = dict(run_facts.cost(records, net, crop=32))
     assert rows["time in all"] == "3 min 40 s, over 2 starts"
     assert rows["an epoch, with its evaluation"] == "1 min 10 s (median)"
+    assert rows["operations for a picture of 32 x 32"].endswith("GFLOPs")
 
 
 def test_an_environment_that_changed():

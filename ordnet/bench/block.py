@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ordnet.bench.flops import gflops
 from ordnet.bench.measure import interleaved, peak_megabytes
 from ordnet.bench.table import Row
 from ordnet.errors import OrdnetError
+from ordnet.model.flops import gflops
 from ordnet.model.omni_range import OmniRange
 from ordnet.model.rivals import DANet, Interlaced, NonLocal
 from ordnet.paper import COMPUTE

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ordnet.bench.flops import gflops
 from ordnet.bench.measure import interleaved, peak_megabytes
 from ordnet.bench.table import Row
 from ordnet.errors import OrdnetError
 from ordnet.inference.prepare import for_inference
 from ordnet.model.build import build
+from ordnet.model.flops import gflops
 from ordnet.model.network import Network
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ordnet.bench.flops import gflops
 from ordnet.bench.measure import interleaved, peak_megabytes
 from ordnet.bench.model import CLASSES, METHODS, OURS, calibrated
 from ordnet.bench.table import Row
@@ -18,6 +17,7 @@ from ordnet.inference.export import finished, traced
 from ordnet.inference.onnx_session import session
 from ordnet.inference.prepare import for_inference
 from ordnet.model.build import build
+from ordnet.model.flops import gflops
 from ordnet.model.network import Network
 from ordnet.progress import progress
 

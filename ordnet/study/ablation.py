@@ -8,11 +8,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ordnet.bench.flops import gflops
 from ordnet.config import override
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
 from ordnet.model.build import build_from
+from ordnet.model.flops import gflops
 from ordnet.study.cells import Cell, base_settings, cells_of
 from ordnet.study.runs import Job, train_jobs
 from ordnet.study.table import Row, Table

@@ -55,7 +55,7 @@ def write(
         shares=shares,
         changed=run_facts.changed(settings),
         settings=settings.to_yaml(),
-        cost=run_facts.cost(records, net),
+        cost=run_facts.cost(records, net, settings.training.crop),
         environment=run_facts.environment(records),
     )
     write_text(folder.report, report(run))

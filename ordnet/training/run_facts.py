@@ -13,6 +13,7 @@ from ordnet.data.dataset import Dataset
 from ordnet.data.scan import Scan, look
 from ordnet.data.statistics import summary
 from ordnet.evaluation.evaluate import Evaluation
+from ordnet.model.flops import gflops
 from ordnet.model.network import Network
 from ordnet.picture.report import Shares
 
@@ -80,7 +81,7 @@ def _shown(value: Any) -> str:
     return "–" if value is None else json.dumps(value, ensure_ascii=False).strip('"')
 
 
-def cost(records: list[dict[str, Any]], net: Network) -> Rows:
+def cost(records: list[dict[str, Any]], net: Network, crop: int) -> Rows:
     """The log's clock. What a stopped run did after its last whole epoch is not in it."""
     total, spans, before = 0.0, list[float](), 0.0
     for record in records:
@@ -95,6 +96,7 @@ def cost(records: list[dict[str, Any]], net: Network) -> Rows:
         ("an epoch, with its evaluation", f"{_duration(stats.median(spans))} (median)"),
         ("training speed", f"{stats.median(e['images_per_second'] for e in epochs):.1f} images/s (median)"),
         ("parameters", f"{sum(p.numel() for p in net.parameters()):,}"),
+        (f"operations for a picture of {crop} x {crop}", f"{gflops(net, 1, 3, crop, crop):,.2f} GFLOPs"),
     ]
     peaks = [record["peak_mb"] for record in epochs if "peak_mb" in record]
     if peaks:
