@@ -258,6 +258,8 @@ def test_vitals_in_words():
     assert "model.neck" in idle[1] and "hardly moves" in idle[2]
     alive = in_words({"added": 0.4, "varying": 0.9, "gate_mean": 0.4, "gate_spread": 0.3})
     assert "is alive" in alive[0] and "opens and closes" in alive[1]
+    closed = in_words({"added": 0.4, "varying": 0.9, "gate_mean": 0.001, "gate_spread": 0.0})
+    assert "lets next to nothing of the long range through" in closed[1]
     assert in_words({"loss": 1.0}) == []
 
 

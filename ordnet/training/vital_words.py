@@ -6,6 +6,7 @@ _ALIVE, _IDLE = 0.10, 0.05
 """What depends on the place, by the size of the block's input. Runs that need context reached 0.3, idle blocks 0.02."""
 _STILL = 0.05
 """A gate that moves less than this treats all positions alike."""
+_CLOSED = 0.02
 
 
 def in_words(vitals: dict[str, Any]) -> list[str]:
@@ -27,6 +28,8 @@ def in_words(vitals: dict[str, Any]) -> list[str]:
         )
     if "gate_mean" in vitals:
         moves = "opens and closes" if vitals["gate_spread"] >= _STILL else "hardly moves"
+        if vitals["gate_mean"] < _CLOSED:
+            moves = "lets next to nothing of the long range through"
         words.append(
             f"The gate {moves}: over positions its mean is {vitals['gate_mean']:.2f} "
             f"and its spread {vitals['gate_spread']:.3f}, on a scale from 0 to 1."
