@@ -59,7 +59,7 @@ def test_from_the_sample_to_attention(server):
         start(page, server)
         page.wait_for_selector('#model:text-is("outdoor, 8 classes")')
         take_sample(page)
-        shares = [float(text.split()[0]) for text in page.locator(".legend .share").all_inner_texts()]
+        shares = [float(text.removeprefix("<").split()[0]) for text in page.locator(".legend .share").all_inner_texts()]
         assert len(shares) > 3 and abs(sum(shares) - 100) < 1 and shares == sorted(shares, reverse=True)
         assert "CC BY 2.0" in page.inner_text("#credit")
         assert page.inner_text("#status").startswith("Parsed. sky")
