@@ -21,6 +21,7 @@ from ordnet.paper import ABLATIONS
 from ordnet.study.ablation import ablate
 from ordnet.study.cells import TABLES, base_settings, default_recipe
 from ordnet.study.table import Figure, Row, Table, undecided
+from ordnet.training.run_folder import RunFolder
 from tests.small_data import small_settings, write_folder
 
 
@@ -152,6 +153,23 @@ def test_a_killed_study_continues(folder, recipe, tmp_path):
     # two at a time, never killed: the same figures
     fresh = ablate("fusion", f"folder:{folder}", tmp_path / "fresh", recipe=recipe, seeds=1, jobs=2)
     assert [row["miou"]["values"] for row in ours["rows"]] == [list(row.figure("miou").values) for row in fresh.rows]
+
+
+def test_a_study_that_is_asked_to_stop_takes_its_runs_along(folder, recipe, tmp_path):
+    out = tmp_path / "study"
+    words = ["fusion", "--data", f"folder:{folder}", "--recipe", recipe, "--set", "training.epochs=500", "--jobs", "2"]
+    command = [sys.executable, "-m", "ordnet", "ablate", *words, "--out", str(out)]
+    study = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    folders = [out / name / "seed-0" for name in ("fusion-sum", "ordnet")]
+    while not all((run / "state" / "state.pt").exists() for run in folders):
+        assert study.poll() is None
+        time.sleep(0.05)
+    study.terminate()
+    _, said = study.communicate()
+    assert study.returncode == 143, said
+    assert "the same command continues" in said and "Traceback" not in said
+    for run in folders:  # each has saved and left its folder
+        RunFolder(run).claim()
 
 
 def test_mistakes(folder, recipe, tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from ordnet.training.loop import train
 from ordnet.training.resuming import check_settings
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.state import load as load_state
+from ordnet.training.stopping import Stopped, stop_requests
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,11 @@ def train_beside(waiting: list[Job], total: int, jobs: int) -> None:
     epochs = {job.folder: job.settings.training.epochs for job in waiting}
     print(f"{len(waiting)} of {total} runs to do, {jobs} at once, {threads} threads each", file=sys.stderr)
     try:
-        with progress() as bar:
+        with progress() as bar, stop_requests() as stop:
             task = bar.add_task("epochs", total=sum(epochs.values()))
             while coming or running:
+                if stop:
+                    raise Stopped("stopped, as asked, and saved; the same command continues", stop)
                 while coming and len(running) < jobs:
                     job = coming.pop(0)
                     running[_start(job, environment)] = job
@@ -105,7 +108,7 @@ def train_beside(waiting: list[Job], total: int, jobs: int) -> None:
                     if process.returncode != 0:
                         raise OrdnetError(f"{job.folder}: {_last_words(job)}")
                     print(f"done: {job.name} → {job.folder}", file=sys.stderr)
-                done = sum(len(RunFolder(folder).epochs()) for folder in epochs)
+                done = sum(_epochs(folder) for folder in epochs)
                 names = ", ".join(job.name for job in running.values())
                 bar.update(task, completed=done, description=names)
     finally:
@@ -122,6 +125,12 @@ def _start(job: Job, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "ordnet", "train", str(settings), "--out", str(job.folder), "--resume"]
     with said.open("ab") as log:
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _epochs(folder: Path) -> int:
+    """Epochs done so far. The run may just be writing a line of its log, so lines are counted, not read."""
+    log = RunFolder(folder).log
+    return log.read_text(encoding="utf-8", errors="replace").count('"event": "epoch"') if log.exists() else 0
 
 
 def _last_words(job: Job) -> str:
