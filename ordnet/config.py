@@ -60,6 +60,14 @@ class ModelConfig(Section):
     project: bool | None = None
 
 
+BLOCK_SETTINGS = (
+    "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
+    "fusion", "similarity", "form", "project",
+)  # fmt: skip
+WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal")
+"""Variants that take none of the block's settings."""
+
+
 class TrainingConfig(Section):
     epochs: int = Field(default=50, gt=0)
     batch_size: int = Field(default=16, gt=0)
@@ -132,15 +140,27 @@ def read(path: Path) -> Settings:
 
 
 def override(settings: Settings, assignments: list[str]) -> Settings:
-    """Apply `section.key=value` words (values are read as YAML, so 1e-3, true, [1, 2] and null work)."""
+    """Apply `section.key=value` words (values are read as YAML, so 1e-3, true, [1, 2] and null work).
+
+    A variant without a block leaves the block's settings of the recipe behind; one that is given with it is kept, and
+    refused when the network is built.
+    """
     values = settings.model_dump(mode="json")
+    given = set()
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         section, dot, name = key.strip().partition(".")
-        if not (equals and dot) or section not in values or name not in values[section]:
-            known = list(values[section]) if section in values else [f"{section}.…" for section in values]
-            raise OrdnetError(f"--set {assignment}: expected section.key=value; there are {', '.join(known)}")
+        if not (equals and dot) or section not in values:
+            known = ", ".join(f"{section}.…" for section in values)
+            raise OrdnetError(f"--set {assignment}: expected section.key=value; there are {known}")
+        if name not in values[section]:
+            known = ", ".join(values[section])
+            raise OrdnetError(f"--set {assignment}: {section} has no setting {name!r}; there are {known}")
         values[section][name] = _scalar(text)
+        given.add(f"{section}.{name}")
+    if "model.variant" in given and values["model"]["variant"] in WITHOUT_BLOCK:
+        left = [name for name in BLOCK_SETTINGS if f"model.{name}" not in given]
+        values["model"] |= dict.fromkeys(left)
     return parse(values, "--set")
 
 

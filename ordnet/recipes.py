@@ -5,6 +5,7 @@ Each recipe says what it needs, what it costs and what it scores; "not measured"
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -269,11 +270,15 @@ def stages(name: str) -> list[Recipe]:
 
 def settings_of(recipe_or_file: str) -> Settings:
     """Of a recipe by name, or of a settings file."""
-    known = recipes()
-    if recipe_or_file in known:
-        return known[recipe_or_file].settings
     if recipe_or_file.endswith((".yaml", ".yml")):
         return read(Path(recipe_or_file))
-    raise OrdnetError(
-        f"there is no recipe {recipe_or_file!r} (a settings file ends in .yaml); there are {', '.join(known)}"
-    )
+    return recipe_of(recipe_or_file).settings
+
+
+def recipe_of(name: str) -> Recipe:
+    known = recipes()
+    if name not in known:
+        close = get_close_matches(name, known, cutoff=0.5)
+        hint = f", perhaps {' or '.join(close)}" if close else " (a settings file ends in .yaml)"
+        raise OrdnetError(f"there is no recipe {name!r}{hint}; `ordnet recipes` lists all {len(known)}")
+    return known[name]

@@ -5,9 +5,11 @@ Nothing heavy is imported before a command runs: `ordnet --help` must answer at 
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+import ordnet
 from ordnet.commands import bench, data, models
 from ordnet.commands.ablate import ablate
 from ordnet.commands.compare import compare
@@ -22,9 +24,15 @@ from ordnet.commands.submit import submit
 from ordnet.commands.train import train
 from ordnet.errors import OrdnetError
 
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(ordnet.__version__)
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="ordnet",
-    help="Scene parsing with omni-range context, at linear cost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -46,6 +54,15 @@ app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 
 
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Scene parsing with omni-range context, at linear cost."""
+
+
 def main() -> None:
     try:
         app()
@@ -55,6 +72,12 @@ def main() -> None:
     except KeyboardInterrupt:
         print("ordnet: interrupted", file=sys.stderr)
         sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        if isinstance(error, RuntimeError) and "memory" not in reason:
+            raise
+        print(f"ordnet: not enough memory; a smaller size, crop or batch needs less\n{reason}", file=sys.stderr)
+        sys.exit(1)
     except BrokenPipeError:  # `ordnet … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -64,12 +64,14 @@ def _print(figures: dict[str, Any]) -> None:
     totals = {
         "mIoU": figures["miou"],
         **{f"mIoU, {name} range": value for name, value in figures.get("miou_by_range", {}).items()},
-        "mIoU, absent classes as 0 (EncNet's rule)": figures["miou_absent_as_zero"],
         "pixel accuracy": figures["pixel_accuracy"],
         "mean accuracy": figures["mean_accuracy"],
-        "final score (ADE20K's)": figures["final_score"],
         **{name: value for name, value in figures.items() if name.startswith("miou_59") or name == "miou_60"},
     }
+    if figures["miou_absent_as_zero"] != figures["miou"]:
+        totals["mIoU, absent classes as 0 (EncNet's rule)"] = figures["miou_absent_as_zero"]
+    if figures["data"].startswith("ade20k"):
+        totals["final score (mean of mIoU and pixel accuracy)"] = figures["final_score"]
     for name, value in totals.items():
         table.add_row(name, _number(value))
     Console().print(table)

@@ -17,6 +17,7 @@ def recipes(
 ) -> None:
     """The recipes, with command, cost and score."""
     from ordnet.errors import OrdnetError
+    from ordnet.recipes import recipe_of
     from ordnet.recipes import recipes as known
 
     if paper and name is not None:
@@ -24,15 +25,12 @@ def recipes(
     if paper:
         _paper()
         return
-    found = known()
     if name is not None:
-        if name not in found:
-            raise OrdnetError(f"there is no recipe {name!r}; there are {', '.join(found)}")
-        recipe = found[name]
+        recipe = recipe_of(name)
         print(f"# {recipe.about}\n# {recipe.command}\n# cost: {recipe.cost}")
         print(f"# paper: {recipe.paper}\n# ours: {recipe.ours}\n{recipe.settings.to_yaml()}", end="")
         return
-    for recipe in found.values():
+    for recipe in known().values():
         print(f"{recipe.name}: {recipe.about}")
         print(f"    {recipe.command}")
         print(f"    cost: {recipe.cost} · paper: {recipe.paper} · ours: {recipe.ours}")

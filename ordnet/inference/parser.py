@@ -251,5 +251,6 @@ def _device(name: str | None) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise OrdnetError(f"there is no device {name!r} here ({reason}); use cpu, or none to choose one") from None
+        why = "" if reason.startswith("Expected one of") else f" ({reason})"  # torch's list of all it has ever heard of
+        raise OrdnetError(f"there is no device {name!r} here{why}; use cpu, or none to choose one") from None
     return device

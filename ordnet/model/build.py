@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from ordnet.config import ModelConfig, parse_model
+from ordnet.config import BLOCK_SETTINGS, ModelConfig, parse_model
 from ordnet.errors import OrdnetError
 from ordnet.model import weights as weight_files
 from ordnet.model.backbone import NAMES as BACKBONES
@@ -29,11 +29,6 @@ RIVALS: dict[str, Callable[[int], Interlaced | DANet | NonLocal]] = {
     "nonlocal": NonLocal,
 }
 VARIANTS = ("dilated-fcn", *BLOCKS, *RIVALS)
-
-BLOCK_SETTINGS = (
-    "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
-    "fusion", "similarity", "form", "project",
-)  # fmt: skip
 
 
 def variants() -> tuple[str, ...]:

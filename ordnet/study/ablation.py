@@ -8,12 +8,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ordnet.config import override
+from ordnet.config import WITHOUT_BLOCK, Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
 from ordnet.model.build import build_from
 from ordnet.model.flops import gflops
-from ordnet.study.cells import Cell, base_settings, cells_of
+from ordnet.study.cells import base_settings, cells_of
 from ordnet.study.runs import Job, train_jobs
 from ordnet.study.table import Row, Table
 
@@ -47,21 +47,21 @@ def ablate(
         for seed in range(seeds)
         for cell in cells
     ]
-    for job in planned[: len(cells)]:
-        build_from(job.settings.model, len(classes))  # settings that cannot be built are refused before the first run
+    # before the first run: settings that cannot be built, or not with this crop, are refused here
+    costs = [_cost(job.settings, len(classes)) for job in planned[: len(cells)]]
     train_jobs(planned, jobs)
-    rows = [_row(cell, planned[place :: len(cells)], split, len(classes)) for place, cell in enumerate(cells)]
+    rows = [
+        Row(cell.name, cell.label, [job.figures(split) for job in planned[place :: len(cells)]], costs[place])
+        for place, cell in enumerate(cells)
+    ]
     return Table(table, base.data.name, split, base.training.epochs, seeds, rows)
 
 
-def _row(cell: Cell, jobs: list[Job], split: str, classes: int) -> Row:
-    settings = jobs[0].settings
-    crop = settings.training.crop
-    model = settings.model.model_copy(update={"weights": None})
-    cost = {"gflops": gflops(build_from(model, classes), 1, 3, crop, crop)}
-    if model.variant != "dilated-fcn":
-        literal = build_from(model.model_copy(update={"form": "literal"}), classes)
-        cost["gflops_literal"] = gflops(literal, 1, 3, crop, crop)
-    else:
-        cost["gflops_literal"] = cost["gflops"]
-    return Row(cell.name, cell.label, [job.figures(split) for job in jobs], cost)
+def _cost(settings: Settings, classes: int) -> dict[str, float]:
+    shape = (1, 3, settings.training.crop, settings.training.crop)
+    cost = {"gflops": gflops(build_from(settings.model, classes), *shape)}
+    cost["gflops_literal"] = cost["gflops"]
+    if settings.model.variant not in WITHOUT_BLOCK:
+        literal = settings.model.model_copy(update={"form": "literal", "weights": None})
+        cost["gflops_literal"] = gflops(build_from(literal, classes), *shape)
+    return cost

@@ -7,9 +7,8 @@ ORDNet, and the middle range with a single patch is Basic SA (the paper gives bo
 from dataclasses import dataclass, field
 from typing import Any
 
-from ordnet.config import Settings
+from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings
 from ordnet.errors import OrdnetError
-from ordnet.model.build import BLOCK_SETTINGS
 from ordnet.recipes import settings_of
 
 LARGER_CROP = 640 / 480
@@ -29,7 +28,7 @@ class Cell:
     def settings(self, base: Settings, seed: int) -> Settings:
         """The study's common settings with what this row changes: cross-entropy alone, one scale."""
         model = dict(self.model)
-        if model["variant"] == "dilated-fcn":
+        if model["variant"] in WITHOUT_BLOCK:
             model |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
         training: dict[str, Any] = {"seed": seed, "lovasz": 0.0}
         if self.larger_crop:

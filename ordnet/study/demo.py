@@ -11,6 +11,7 @@ from PIL import Image
 
 from ordnet.config import Settings, override
 from ordnet.data.catalogue import open_dataset
+from ordnet.errors import OrdnetError
 from ordnet.evaluation.comparison import Comparison
 from ordnet.evaluation.comparison_figure import draw
 from ordnet.files import write_atomically, write_text
@@ -39,10 +40,13 @@ RANGES = {
 
 def demo(out: Path, say: Callable[[str], None], changes: Sequence[str] = ()) -> Path:
     """Run all of it, saying what comes next; the page's path is returned. `changes` are settings of the training."""
+    settings = override(settings_of("scenes-tiny"), list(changes))
+    if out.exists() and not out.is_dir():
+        raise OrdnetError(f"--out {out} is a file; give a folder")
     say(f"1 of 4 · parsing a photo with {MODEL}, the model that comes along")
     photo = _photo(out)
     say("2 of 4 · training on generated scenes: ORDNet beside a network without context (about two minutes)")
-    jobs = _train(out, override(settings_of("scenes-tiny"), list(changes)))
+    jobs = _train(out, settings)
     say("3 of 4 · comparing them on scenes that neither has seen")
     compared = _compare(out, jobs)
     say("4 of 4 · writing the page")

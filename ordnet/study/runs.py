@@ -23,6 +23,8 @@ from ordnet.training.run_folder import RunFolder
 from ordnet.training.state import load as load_state
 from ordnet.training.stopping import Stopped, stop_requests
 
+STOPPED = "stopped, as asked, and saved; the same command continues"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -79,6 +81,9 @@ def train_here(waiting: list[Job], total: int) -> None:
             print(f"run {number} of {total}: {job.name} → {job.folder}", file=sys.stderr)
         try:
             train(job.settings, job.folder, resume=True)
+        except Stopped as stopped:
+            stopped.args = (STOPPED,)
+            raise
         except OrdnetError as error:
             error.args = (f"{job.folder}: {error}",)
             raise
@@ -98,7 +103,7 @@ def train_beside(waiting: list[Job], total: int, jobs: int) -> None:
             task = bar.add_task("epochs", total=sum(epochs.values()))
             while coming or running:
                 if stop:
-                    raise Stopped("stopped, as asked, and saved; the same command continues", stop)
+                    raise Stopped(STOPPED, stop)
                 while coming and len(running) < jobs:
                     job = coming.pop(0)
                     running[_start(job, environment)] = job

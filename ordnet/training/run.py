@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from ordnet.config import override
+from ordnet.errors import OrdnetError
 from ordnet.recipes import settings_of
 from ordnet.training.loop import Run
 from ordnet.training.loop import train as train_as_set
@@ -31,6 +32,8 @@ def train(
     settings = settings_of(recipe)
     given = {key: value for key, value in {"name": data, "skip_broken": skip_broken or None}.items() if value}
     settings = settings.model_copy(update={"data": settings.data.model_copy(update=given)})
+    if settings.data.name == "folder:PATH":  # as the recipe has it
+        raise OrdnetError(f"{recipe} needs your pictures: --data folder:PATH, with the folder they are in as PATH")
     words = [f"{key}={_word(value)}" for key, value in changes.items()] if isinstance(changes, Mapping) else changes
     return train_as_set(
         override(settings, list(words)),

@@ -6,6 +6,7 @@ settings.yaml  log.jsonl  curves.png  best.safetensors  last.safetensors  report
 import fcntl
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,9 +27,11 @@ class RunFolder:
         self.report = path / "report.html"
         self.state = path / "state"
         self._lock: IO[str] | None = None
+        self._made: list[Path] = []
 
     def claim(self) -> None:
         """Keep every other process out until this one ends, however it ends."""
+        self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
@@ -42,12 +45,14 @@ class RunFolder:
             left_over.unlink()
 
     def release(self) -> None:
-        """Let others in; a run that failed before it wrote anything leaves no folder behind."""
+        """Let others in; a run that failed before it wrote anything leaves no folder of its own behind."""
         if self._lock is None:
             return
         if [path.name for path in self.path.iterdir()] == [".lock"]:
             (self.path / ".lock").unlink()
-            self.path.rmdir()
+            with suppress(OSError):  # another run has come into the folder above
+                for path in self._made:
+                    path.rmdir()
         self._lock.close()
 
     def clear(self) -> None:

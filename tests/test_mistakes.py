@@ -1,0 +1,138 @@
+"""Wrong words on the command line, three or more for each command: what was wrong is named, nothing is written."""
+
+import pytest
+from typer.main import get_command
+
+import ordnet
+from ordnet.commands import app, main
+from ordnet.config import override
+from ordnet.errors import OrdnetError
+from ordnet.inference.samples import sample_picture
+from ordnet.model.build import RIVALS, VARIANTS, build_from
+from ordnet.recipes import recipes, settings_of
+
+# the words, and what the message must contain; FILE is no picture, FOLDER is empty
+MISTAKES = [
+    ("nosuch", "No such command 'nosuch'"),
+    ("train", "Missing argument 'recipe'"),
+    ("train nosuch", "no recipe 'nosuch' (a settings file ends in .yaml); `ordnet recipes` lists all"),
+    ("train stanford", "perhaps stanford-mobilenet"),
+    ("train folder-default", "folder-default needs your pictures: --data folder:PATH"),
+    ("train folder-default --data folder:FOLDER", "no images/ and labels/ in"),
+    ("train scenes-tiny --data scene", "no data set 'scene'; there are folder, ade20k"),
+    ("train scenes-tiny --set training.epoch=3", "training has no setting 'epoch'; there are epochs"),
+    ("train scenes-tiny --set training.epochs=-3", "should be greater than 0, got -3"),
+    ("train scenes-tiny --set epochs=3", "expected section.key=value; there are data."),
+    ("train scenes-tiny --set model.backbone=resnet20", "no backbone 'resnet20'; there are resnet18"),
+    ("train scenes-tiny --init FILE", "is no ordnet checkpoint"),
+    ("ablate branch --data scenes", "no ablation 'branch'; there are branches"),
+    ("ablate branches --data scenes --seeds 0", "--seeds"),
+    ("ablate branches --data scenes --split tset", "no split 'tset': there are train, val, test"),
+    ("ablate branches --data scenes --set model.patches=99", "32x32 positions cannot be cut into 99x99 patches"),
+    ("evaluate outdoor", "Missing option '--data'"),
+    ("evaluate outdor --data scenes", "no model 'outdor'"),
+    ("evaluate outdoor --data scenes", "different classes"),
+    ("evaluate FILE --data scenes", "is no ordnet checkpoint"),
+    ("compare outdoor --data scenes --out x.gif", "expected a file that ends in .png"),
+    ("compare nosuch --data scenes --out x.png", "no model 'nosuch'"),
+    ("compare outdoor --data scenes --out x.png --pick best", "'best' is not one of 'even'"),
+    ("submit cityscapes outdoor --data scenes --out x.zip", "no server 'cityscapes'; there are ade20k, voc"),
+    ("submit voc outdoor --data voc:FOLDER --out x.zip", "no JPEGImages/"),
+    ("submit voc outdoor --data voc:FOLDER --out x.tar", "the servers take a .zip"),
+    ("predict outdoor nowhere.jpg --out o", "no picture, folder or match for nowhere.jpg"),
+    ("predict outdoor FOLDER --out o", "no pictures in"),
+    ("predict outdoor SAMPLE --out o --save everything", "expected some of overlay, labels"),
+    ("predict outdoor SAMPLE --out o --device tpu", "no device 'tpu' here; use cpu"),
+    ("predict outdoor SAMPLE --out FILE", "is a file; give a folder"),
+    ("explain outdoor SAMPLE --out x.png", "no position to explain"),
+    ("explain outdoor SAMPLE --out x.png --at 9999,1", "lies outside the picture of 640 x 427"),
+    ("explain outdoor SAMPLE --out x.png --at hello", "expected X,Y in whole pixels"),
+    ("export outdoor --out x.pt", "expected a file that ends in .onnx"),
+    ("export nosuch --out x.onnx", "no model 'nosuch'"),
+    ("export FILE --out x.onnx", "is no ordnet checkpoint"),
+    ("serve nosuch", "no model 'nosuch'"),
+    ("serve outdoor --port 99999", "--port"),
+    ("serve outdoor --host 300.1.1.1", "no host '300.1.1.1'"),
+    ("recipes outdor", "perhaps outdoor"),
+    ("recipes outdoor --paper", "not both"),
+    ("recipes --papers", "No such option"),
+    ("bench block --size 12", "expected CHANNELSxHEIGHTxWIDTH"),
+    ("bench block --size 8x1000000x1000000", "not enough memory; a smaller size"),
+    ("bench model --backbone resnet20", "no backbone 'resnet20'"),
+    ("bench loader --data folder:FOLDER", "no images/ and labels/ in"),
+    ("data check nosuch", "no data set 'nosuch'"),
+    ("data stats folder:FOLDER", "no images/ and labels/ in"),
+    ("data preview scenes --out x.txt", "expected a file that ends in .png"),
+    ("data correlate scenes --out x.png --n 100000", "has only 2,000 samples"),
+    ("data import labelme FOLDER --out y", "no labelme files"),
+    ("data import coco FILE --out y", "not readable as JSON"),
+    ("models nosuch", "no model 'nosuch'"),
+    ("models push outdoor", "Missing argument 'USER/NAME'"),
+    ("models show", "Missing argument 'model'"),
+    ("demo --set foo", "expected section.key=value"),
+    ("demo --set training.epochs=x", "valid integer"),
+    ("demo --out FILE", "is a file; give a folder"),
+]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """`run("data check scenes")` in an empty folder → exit code, what was said, names of the files there are now."""
+    place = tmp_path / "here"
+    place.mkdir()
+    (tmp_path / "words.jpg").write_text("no picture")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "400")
+    stands_for = {"FILE": tmp_path / "words.jpg", "FOLDER": tmp_path / "empty", "SAMPLE": sample_picture()}
+
+    def call(words):
+        for name, path in stands_for.items():
+            words = words.replace(name, str(path))
+        monkeypatch.setattr("sys.argv", ["ordnet", *words.split()])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out + said.err, [path.name for path in place.rglob("*")]
+
+    return call
+
+
+@pytest.mark.parametrize(("words", "expected"), MISTAKES)
+def test_a_mistake_is_named_and_leaves_nothing(run, words, expected):
+    code, said, left = run(words)
+    assert code in (1, 2)
+    assert expected in said
+    assert left == []
+
+
+def test_every_command_has_its_mistakes():
+    words = [mistake.split()[0] for mistake, _ in MISTAKES]
+    assert all(words.count(command) >= 3 for command in get_command(app).commands)
+
+
+def test_version(run):
+    assert run("--version") == (0, f"{ordnet.__version__}\n", [])
+
+
+def test_another_fault_keeps_its_trace(run, monkeypatch):
+    def fail():
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr("ordnet.recipes.recipes", fail)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        run("recipes")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_from_every_light_recipe(variant):
+    """One word changes the network; what the recipe says of a block does not stand in its way."""
+    for name in ("folder-default", "scenes-tiny", "outdoor"):
+        changed = override(
+            settings_of(name), [f"model.variant={variant}", "model.backbone=tiny", "model.output_stride=4"]
+        )
+        assert build_from(changed.model, 3).config.variant == variant
+    if variant == "dilated-fcn" or variant in RIVALS:
+        clash = override(recipes()["folder-default"].settings, [f"model.variant={variant}", "model.patches=3"])
+        with pytest.raises(OrdnetError, match="patches would have no effect"):
+            build_from(clash.model, 3)
