@@ -58,7 +58,7 @@ def check(
     opened, failed = _open_splits(name, split or ("train", "val", "test"))
     remarks = []
     if not split and "test" in failed:  # few data sets have one
-        remarks.append(f"there is no test split, which training does not need ({failed.pop('test')})")
+        remarks.append(f"test was not checked, and training does not need it: {failed.pop('test')}")
     problems = [Problem("splits that cannot be opened", message) for message in failed.values()]
     scans = {}
     with progress() as bar:

@@ -55,7 +55,9 @@ def _print(figures: dict[str, Any]) -> None:
     details = ", ".join(f"{key} {figures[key]}" for key in ("scales", "flips", "base", "crop") if key in figures)
     title = f"{figures['data']} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
     title += f" ({details})" if details else ""
-    table = Table(title=title, title_justify="left")
+    console = Console()
+    console.print(title, highlight=False, markup=False, soft_wrap=True)  # a table's own title is broken at the table's width
+    table = Table()
     table.add_column("class")
     table.add_column("IoU", justify="right")
     for name, value in figures["per_class_iou"].items():
@@ -74,7 +76,7 @@ def _print(figures: dict[str, Any]) -> None:
         totals["final score (mean of mIoU and pixel accuracy)"] = figures["final_score"]
     for name, value in totals.items():
         table.add_row(name, _number(value))
-    Console().print(table)
+    console.print(table)
     for message in figures.get("broken", []):
         print(f"left out: {message}")
 
