@@ -56,7 +56,9 @@ def _print(figures: dict[str, Any]) -> None:
     title = f"{figures['data']} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
     title += f" ({details})" if details else ""
     console = Console()
-    console.print(title, highlight=False, markup=False, soft_wrap=True)  # a table's own title is broken at the table's width
+    console.print(
+        title, highlight=False, markup=False, soft_wrap=True
+    )  # a table's own title is broken at the table's width
     table = Table()
     table.add_column("class")
     table.add_column("IoU", justify="right")
