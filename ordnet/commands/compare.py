@@ -52,6 +52,7 @@ def compare(
     picks the same pictures everywhere.
     """
     _check(out, n, pick, ids)
+    from ordnet.data.catalogue import short_name
     from ordnet.evaluation.comparison import Comparison
     from ordnet.evaluation.comparison_figure import draw
     from ordnet.files import write_atomically
@@ -62,19 +63,13 @@ def compare(
         comparison.gated()  # refuse before the work begins
     with progress() as bar:
         chosen, how = _choose(comparison, n, pick or Pick.even, ids, bar)
-        note = f"{_short(data)} {split}: {how}. Below the results: pixel accuracy."
+        note = f"{short_name(data)} {split}: {how}. Below the results: pixel accuracy."
         figure = draw(comparison, chosen, strength, gate, note, _reporter(bar, "drawing"))
     try:
         write_atomically(out, figure.save)
     except OSError as error:
         raise OrdnetError(f"cannot write {out}: {error.strerror or error}") from None
     typer.echo(f"wrote {out}: {how}")
-
-
-def _short(data: str) -> str:
-    """The data set's name, or the folder's of one's own."""
-    name, _, path = data.partition(":")
-    return Path(path).name if name == "folder" and path else data if name == "scenes" else name
 
 
 def _check(out: Path, n: int | None, pick: Pick | None, ids: str | None) -> None:

@@ -1,6 +1,7 @@
 """What may stand after --data, and what opens it."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from ordnet.data import ade20k, camvid, coco_stuff, folder, pascal_context, voc
 from ordnet.data.dataset import Dataset
@@ -34,3 +35,9 @@ def open_dataset(spec: str, split: str) -> Dataset:
             "Your own pictures are folder:PATH"
         )
     return OPENERS[name](path or None, split)
+
+
+def short_name(spec: str) -> str:
+    """For titles: the data set's name, or the folder's of one's own."""
+    name, _, path = spec.partition(":")
+    return Path(path).name if name == "folder" and path else spec if name == "scenes" else name

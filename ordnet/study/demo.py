@@ -103,7 +103,7 @@ def _compare(out: Path, jobs: list[Job]) -> list[page.Section]:
     chart = out / "ranges.png"
     ablation_chart(
         chart, "Generated scenes, test split: mIoU by the range of context a class needs", [job.name for job in jobs],
-        {f"{name} range": [(value, 0.0) for value in values] for name, values in ranges.items()},
+        {f"{name} range": [[value] for value in values] for name, values in ranges.items()},
     )  # fmt: skip
     write_text(out / "ranges.json", json.dumps({job.name: f for job, f in zip(jobs, figures, strict=True)}, indent=1))
     comparison = Comparison([str(job.folder / "last.safetensors") for job in jobs], "scenes", "test")

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from ordnet.data.catalogue import short_name
 from ordnet.files import write_text
 from ordnet.paper import ABLATIONS
 from ordnet.picture.ablation_chart import ablation_chart
@@ -76,7 +76,7 @@ class Table:
     def title(self) -> str:
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
         epochs = "one epoch" if self.epochs == 1 else f"{self.epochs} epochs"
-        return f"{self.name} on {self.data} {self.split}, {epochs}, cross-entropy, protocol whole, {seeds}"
+        return f"{self.name} on {short_name(self.data)} {self.split}, {epochs}, cross-entropy, protocol whole, {seeds}"
 
     @property
     def ranges(self) -> list[str]:
@@ -168,8 +168,8 @@ class Table:
         write_text(written[2], json.dumps(self.plain(), indent=1) + "\n")
         shown = ["miou", *(f"range:{name}" for name in self.ranges)]
         ablation_chart(
-            written[3], self.title, [row.label for row in self.rows],
-            {_words(measure): [_pair(row.figure(measure)) for row in self.rows] for measure in shown},
+            written[3], self.title.replace(", ", "\n", 1), [row.label for row in self.rows],
+            {_words(measure): [_values(row.figure(measure)) for row in self.rows] for measure in shown},
         )  # fmt: skip
         return written
 
@@ -190,5 +190,5 @@ def _words(measure: str) -> str:
     return "mIoU" if measure == "miou" else f"mIoU, {measure.removeprefix('range:')} range"
 
 
-def _pair(figure: Figure | None) -> tuple[float, float]:
-    return (math.nan, 0.0) if figure is None else (figure.mean, figure.spread or 0.0)
+def _values(figure: Figure | None) -> tuple[float, ...]:
+    return () if figure is None else figure.values
