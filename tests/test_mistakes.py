@@ -25,6 +25,10 @@ MISTAKES = [
     ("train scenes-tiny --set epochs=3", "expected section.key=value; there are data."),
     ("train scenes-tiny --set model.backbone=resnet20", "no backbone 'resnet20'; there are resnet18"),
     ("train scenes-tiny --init FILE", "is no ordnet checkpoint"),
+    (
+        "train folder-default --data scenes --set model.variant=dilated-fcn --init outdoor",
+        "model.variant is ordnet there",
+    ),
     ("ablate branch --data scenes", "no ablation 'branch'; there are branches"),
     ("ablate branches --data scenes --seeds 0", "--seeds"),
     ("ablate branches --data scenes --split tset", "no split 'tset': there are train, val, test"),

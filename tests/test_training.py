@@ -7,6 +7,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+import ordnet
 from ordnet.config import parse
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
@@ -152,6 +153,19 @@ def test_another_network_is_no_start(finished, folder, tmp_path):
     settings = small_settings(folder, "model.variant=mr")
     with pytest.raises(OrdnetError, match="holds another network"):
         train(settings, tmp_path / "x", init=finished / "best.safetensors")
+
+
+def test_a_start_brings_its_widths_along(folder, tmp_path, capsys):
+    """A recipe is as wide as the checkpoint it starts from, unless a width is asked for."""
+    wide = ordnet.build("ordnet", classes=3, backbone="tiny", neck=24, key_channels=4, value_channels=8)
+    checkpoint.save(tmp_path / "wide.safetensors", wide, ("a", "b", "c"), [(0, 0, 0)] * 3)
+    recipe = tmp_path / "small.yaml"
+    recipe.write_text(small_settings(folder, "training.epochs=1", "model.output_stride=4").to_yaml())
+    run = ordnet.train(str(recipe), out=tmp_path / "run", init=tmp_path / "wide.safetensors")
+    assert "model.neck=24, model.key_channels=4, model.value_channels=8" in capsys.readouterr().err
+    assert ordnet.load(run.best).net.config.neck == 24
+    with pytest.raises(OrdnetError, match=r"model.neck is 24 there and 16 here"):
+        ordnet.train(str(recipe), out=tmp_path / "x", changes={"model.neck": 16}, init=tmp_path / "wide.safetensors")
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------

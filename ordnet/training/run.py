@@ -1,16 +1,19 @@
 """`ordnet.train`: a recipe by name, a data set, a few changes."""
 
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ordnet.config import override
+from ordnet.config import Settings, override
 from ordnet.errors import OrdnetError
 from ordnet.recipes import settings_of
 from ordnet.training.loop import Run
 from ordnet.training.loop import train as train_as_set
+from ordnet.training.start import widths_of
 
 
 def train(
@@ -35,13 +38,26 @@ def train(
     if settings.data.name == "folder:PATH":  # as the recipe has it
         raise OrdnetError(f"{recipe} needs your pictures: --data folder:PATH, with the folder they are in as PATH")
     words = [f"{key}={_word(value)}" for key, value in changes.items()] if isinstance(changes, Mapping) else changes
+    settings = override(settings, list(words))
+    if init:
+        settings = _fitted(settings, Path(init), words)
     return train_as_set(
-        override(settings, list(words)),
+        settings,
         Path(out) if out else Path("runs") / Path(recipe).stem,
         resume=resume,
         force=force,
         init=Path(init) if init else None,
     )
+
+
+def _fitted(settings: Settings, init: Path, words: Iterable[str]) -> Settings:
+    """As wide as the checkpoint to start from, where --set does not say otherwise."""
+    fixed = {word.partition("=")[0].strip().removeprefix("model.") for word in words}
+    widths = widths_of(init, settings.model, fixed)
+    if widths and int(os.environ.get("RANK", "0")) == 0:
+        told = ", ".join(f"model.{name}={value}" for name, value in widths.items())
+        print(f"as in {init}: {told}", file=sys.stderr)
+    return settings.model_copy(update={"model": settings.model.model_copy(update=widths)})
 
 
 def _word(value: Any) -> str:

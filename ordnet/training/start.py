@@ -1,6 +1,6 @@
 """What a run begins with: the network, fresh, from backbone weights, or from a whole checkpoint."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +13,8 @@ from ordnet.model.build import build_from
 from ordnet.model.network import Network
 from ordnet.model.shipped import find
 from ordnet.model.timm_backbone import TimmBackbone
+
+WIDTHS = ("neck", "key_channels", "value_channels")
 
 
 def start_network(
@@ -37,13 +39,27 @@ def start_network(
     wrong = [key for key in own if key not in fresh and (key not in given or given[key].shape != own[key].shape)]
     wrong += [key for key in given if key not in own]
     if wrong:
+        there, here = before.net.config.model_dump(), net.config.model_dump()
+        names = [name for name in here if there[name] != here[name]]
+        differ = [f"model.{name} is {there[name]} there and {here[name]} here" for name in names]
         raise OrdnetError(
-            f"{init} holds another network ({before.net.config.variant}, {before.net.config.backbone}) than "
-            f"the settings ask for ({config.variant}, {config.backbone}): {len(wrong)} tensors do not fit, "
-            f"such as {wrong[0]}"
+            f"{init} holds another network than the settings ask for: {'; '.join(differ)}. "
+            f"{len(wrong)} tensors do not fit, such as {wrong[0]}"
         )
     net.load_state_dict({key: given[key] for key in own if key not in fresh}, strict=False)
     return net
+
+
+def widths_of(init: Path, config: ModelConfig, fixed: Collection[str]) -> dict[str, int | None]:
+    """The widths in which the checkpoint's network differs from the settings; those in `fixed` are not looked at.
+
+    Which network it is (variant, backbone, patches, gate, …) stays with the settings: a recipe must train what it says.
+    """
+    before = checkpoint.load(find(init)).net.config
+    if (before.variant, before.backbone) != (config.variant, config.backbone):
+        return {}  # refused later, with what differs
+    theirs = {name: getattr(before, name) for name in WIDTHS if name not in fixed}
+    return {name: value for name, value in theirs.items() if value != getattr(config, name)}
 
 
 def _last_layers(net: Network) -> tuple[str, ...]:
