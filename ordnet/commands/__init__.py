@@ -24,6 +24,9 @@ from ordnet.commands.submit import submit
 from ordnet.commands.train import train
 from ordnet.errors import OrdnetError
 
+OUT_OF_MEMORY = ("out of memory", "allocate memory")
+"""What torch says of a GPU and of the CPU; it has no error of its own for the latter."""
+
 
 def _say_version(asked: bool) -> None:
     if asked:
@@ -74,7 +77,7 @@ def main() -> None:
         sys.exit(130)
     except (MemoryError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        if isinstance(error, RuntimeError) and "memory" not in reason:
+        if isinstance(error, RuntimeError) and not any(words in reason for words in OUT_OF_MEMORY):
             raise
         print(f"ordnet: not enough memory; a smaller size, crop or batch needs less\n{reason}", file=sys.stderr)
         sys.exit(1)

@@ -56,9 +56,8 @@ def _print(figures: dict[str, Any]) -> None:
     title = f"{figures['data']} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
     title += f" ({details})" if details else ""
     console = Console()
-    console.print(
-        title, highlight=False, markup=False, soft_wrap=True
-    )  # a table's own title is broken at the table's width
+    # not as the table's title, which would be broken at the table's width
+    console.print(title, highlight=False, markup=False, soft_wrap=True)
     table = Table()
     table.add_column("class")
     table.add_column("IoU", justify="right")
