@@ -22,6 +22,7 @@ def ablation_chart(
     every = [value for rows in measures.values() for values in rows for value in values]
     low, high = min(every, default=0.0), max(every, default=1.0)
     span = max(high - low, _LEAST)
+    locator = MaxNLocator(4, steps=[1, 2, 5, 10])
     with chart(path, max(7.0, 2.9 * len(measures) + 2.2), 0.5 * len(names) + 1.9) as figure:
         figure.suptitle(title, fontsize=12)
         axes = figure.subplots(1, len(measures), squeeze=False, sharex=True, sharey=True)[0]
@@ -33,7 +34,7 @@ def ablation_chart(
                 axis.plot([mean, mean], [y - 0.28, y + 0.28], color=colour, linewidth=2.5)
                 axis.text(max(values) + 0.05 * span, y, f"{mean:.3f}", va="center", fontsize=9)
             axis.set_xlim(low - 0.1 * span, high + 0.35 * span)
-            axis.set_xticks([tick for tick in MaxNLocator(4).tick_values(low, high) if low - 0.1 * span <= tick <= 1])
+            axis.set_xticks([tick for tick in locator.tick_values(low, high) if low - 0.1 * span <= tick <= 1])
             axis.set_ylim(len(names) - 0.5, -0.5)
             axis.set_title(measure, fontsize=11)
             axis.set_yticks(range(len(names)), names)
