@@ -140,3 +140,14 @@ def test_every_variant_from_every_light_recipe(variant):
         clash = override(recipes()["folder-default"].settings, [f"model.variant={variant}", "model.patches=3"])
         with pytest.raises(OrdnetError, match="patches would have no effect"):
             build_from(clash.model, 3)
+
+
+def test_every_option_says_what_it_does():
+    def silent(command, name):
+        for option in command.params:
+            if option.name != "help" and not getattr(option, "help", None):
+                yield f"{name} {option.name}"
+        for below, inner in getattr(command, "commands", {}).items():
+            yield from silent(inner, f"{name} {below}")
+
+    assert list(silent(get_command(app), "ordnet")) == []

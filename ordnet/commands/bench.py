@@ -42,7 +42,7 @@ def block(
 
 @app.command()
 def scale(
-    channels: Annotated[int, typer.Option(min=8)] = 2048,
+    channels: Annotated[int, typer.Option(min=8, help="Of the features.")] = 2048,
     sides: Annotated[str, typer.Option(help="Sides of the square maps.")] = "32,64,128,256",
     repeats: Repeats = 3,
     train: Train = False,
@@ -91,7 +91,7 @@ def loss(
 @app.command()
 def loader(
     data: Annotated[str, typer.Option(help="The data set, as NAME:PATH.")],
-    split: str = "train",
+    split: Annotated[str, typer.Option(help="Which pictures.")] = "train",
     crop: Annotated[int, typer.Option(min=1, help="Side of the crops.")] = 224,
     repeats: Repeats = 5,
     json: Json = None,
@@ -139,7 +139,7 @@ def model(
 @app.command()
 def protocol(
     backbone: Annotated[str, typer.Option(help="One of ordnet.backbones().")] = "resnet50s",
-    classes: Annotated[int, typer.Option(min=1, max=255)] = 59,
+    classes: Annotated[int, typer.Option(min=1, max=255, help="Of the network.")] = 59,
     size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "375x500",
     repeats: Repeats = 2,
     json: Json = None,
