@@ -128,6 +128,10 @@ def test_another_fault_keeps_its_trace(run, monkeypatch):
         run("recipes")
 
 
+def test_pictures_may_be_named_by_a_setting(run):
+    assert "no images/ and labels/ in" in run("train folder-default --set data.name=folder:FOLDER")[1]
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_from_every_light_recipe(variant):
     """One word changes the network; what the recipe says of a block does not stand in its way."""

@@ -35,10 +35,10 @@ def train(
     settings = settings_of(recipe)
     given = {key: value for key, value in {"name": data, "skip_broken": skip_broken or None}.items() if value}
     settings = settings.model_copy(update={"data": settings.data.model_copy(update=given)})
-    if settings.data.name == "folder:PATH":  # as the recipe has it
-        raise OrdnetError(f"{recipe} needs your pictures: --data folder:PATH, with the folder they are in as PATH")
     words = [f"{key}={_word(value)}" for key, value in changes.items()] if isinstance(changes, Mapping) else changes
     settings = override(settings, list(words))
+    if settings.data.name == "folder:PATH":  # as the recipe has it
+        raise OrdnetError(f"{recipe} needs your pictures: --data folder:PATH, with the folder they are in as PATH")
     if init:
         settings = _fitted(settings, Path(init), words)
     return train_as_set(

@@ -40,8 +40,8 @@ def start_network(
     wrong += [key for key in given if key not in own]
     if wrong:
         there, here = before.net.config.model_dump(), net.config.model_dump()
-        names = [name for name in here if there[name] != here[name]]
-        differ = [f"model.{name} is {there[name]} there and {here[name]} here" for name in names]
+        keys = [key for key in here if there[key] != here[key]]
+        differ = [f"model.{key} is {there[key]} there and {here[key]} here" for key in keys]
         raise OrdnetError(
             f"{init} holds another network than the settings ask for: {'; '.join(differ)}. "
             f"{len(wrong)} tensors do not fit, such as {wrong[0]}"
