@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import ordnet
-from ordnet.data.colours import class_colours
+from ordnet.data.labels import class_colours
 from ordnet.model import checkpoint
 from ordnet.training.loop import ABOUT
 

@@ -5,12 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ordnet.bench.measure import interleaved, peak_megabytes
-from ordnet.bench.table import Row
+from ordnet.bench.measure import Row, interleaved, peak_megabytes
 from ordnet.errors import OrdnetError
+from ordnet.model.baselines import DANet, Interlaced, NonLocal
 from ordnet.model.flops import gflops
 from ordnet.model.omni_range import OmniRange
-from ordnet.model.rivals import DANet, Interlaced, NonLocal
 from ordnet.paper import COMPUTE
 
 METHODS: dict[str, Callable[[int], nn.Module]] = {

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ordnet.bench.measure import interleaved
-from ordnet.bench.table import Row
+from ordnet.bench.measure import Row, interleaved
 from ordnet.config import DataConfig
 from ordnet.data.augment import augment, generator, random_window
 from ordnet.data.catalogue import open_dataset

@@ -6,8 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ordnet.bench.measure import interleaved, peak_megabytes
-from ordnet.bench.table import Row
+from ordnet.bench.measure import Row, interleaved, peak_megabytes
 from ordnet.data.labels import IGNORE
 from ordnet.progress import progress
 from ordnet.training.lovasz import lovasz_softmax

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ordnet.bench.measure import interleaved, peak_megabytes
-from ordnet.bench.table import Row
+from ordnet.bench.measure import Row, interleaved, peak_megabytes
 from ordnet.errors import OrdnetError
 from ordnet.inference.prepare import for_inference
 from ordnet.model.build import build

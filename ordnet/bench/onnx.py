@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ordnet.bench.measure import interleaved, peak_megabytes
+from ordnet.bench.measure import Row, interleaved, peak_megabytes
 from ordnet.bench.model import CLASSES, METHODS, OURS, calibrated
-from ordnet.bench.table import Row
 from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
-from ordnet.inference.export import finished, traced
-from ordnet.inference.onnx_session import session
+from ordnet.inference.onnx.export import finished, traced
+from ordnet.inference.onnx.runtime import session
 from ordnet.inference.prepare import for_inference
 from ordnet.model.build import build
 from ordnet.model.flops import gflops

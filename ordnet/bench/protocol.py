@@ -9,13 +9,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ordnet.bench.measure import interleaved, peak_megabytes
+from ordnet.bench.measure import Row, interleaved, peak_megabytes
 from ordnet.bench.model import calibrated
-from ordnet.bench.table import Row
 from ordnet.data.augment import MEAN, STD
 from ordnet.inference.prepare import for_inference
-from ordnet.inference.protocols import SCALES, labels
-from ordnet.inference.windows import scaled_size, windows
+from ordnet.inference.protocols import SCALES, labels, scaled_size, windows
 from ordnet.model.build import build
 
 METHODS = ("encnet", "encnet, plain")

@@ -3,8 +3,7 @@
 import math
 
 from ordnet.bench.block import prepare
-from ordnet.bench.measure import interleaved
-from ordnet.bench.table import Row
+from ordnet.bench.measure import Row, interleaved
 from ordnet.errors import OrdnetError
 
 FORMS = ("ORDNet factored", "ORDNet literal")

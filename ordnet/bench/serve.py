@@ -17,7 +17,7 @@ from typing import Any
 
 from PIL import Image
 
-from ordnet.bench.table import Row
+from ordnet.bench.measure import Row
 from ordnet.data.pictures import open_rgb
 from ordnet.errors import OrdnetError
 from ordnet.inference.samples import sample_picture

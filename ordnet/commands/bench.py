@@ -23,14 +23,14 @@ def block(
 ) -> None:
     """Our block beside the methods of the paper's compute table."""
     from ordnet.bench import block as bench
-    from ordnet.bench.table import show
+    from ordnet.bench.measure import show
 
     channels, height, width = _size(size)
     rows = bench.run(channels, height, width, repeats, train)
     title = f"{'Forward + backward' if train else 'Inference'} on features of {size}"
     show(title, rows, json)
     if out:
-        from ordnet.picture.bench_charts import bars
+        from ordnet.picture.charts import bars
 
         measures = {
             "seconds": [row.seconds for row in rows],
@@ -51,7 +51,7 @@ def scale(
 ) -> None:
     """How time grows with the map: factored and literal form, with the fitted exponent."""
     from ordnet.bench import scale as bench
-    from ordnet.bench.table import show
+    from ordnet.bench.measure import show
     from ordnet.errors import OrdnetError
 
     try:
@@ -65,7 +65,7 @@ def scale(
     for form, exponent in fitted.items():
         print(f"{form}: time grows as positions^{exponent:.2f}")
     if out:
-        from ordnet.picture.bench_charts import growth
+        from ordnet.picture.charts import growth
 
         lines = {
             form: [(row.extra["positions"], row.seconds) for row in rows if row.extra["form"] == form and row.seconds]
@@ -82,7 +82,7 @@ def loss(
 ) -> None:
     """The Lovász loss, forward and backward, beside the plain loop over the classes."""
     from ordnet.bench import loss as bench
-    from ordnet.bench.table import show
+    from ordnet.bench.measure import show
 
     batch, classes, side = _size(size, "BATCHxCLASSESxSIDE, such as 2x150x240")
     show(f"Lovász-softmax on scores of {batch}x{classes}x{side}x{side}", bench.run(repeats, batch, classes, side), json)
@@ -98,7 +98,7 @@ def loader(
 ) -> None:
     """Reading and augmenting pictures, beside scaling all of each and then cropping."""
     from ordnet.bench import loader as bench
-    from ordnet.bench.table import show
+    from ordnet.bench.measure import show
 
     show(f"{data} {split}, crops of {crop}", bench.run(data, split=split, crop=crop, repeats=repeats), json)
 
@@ -113,7 +113,7 @@ def model(
     out: Out = None,
 ) -> None:
     """Whole networks: what each kind of context costs on top of the dilated FCN."""
-    from ordnet.bench.table import show
+    from ordnet.bench.measure import show
 
     height, width = _picture_size(size)
     if onnx:
@@ -127,7 +127,7 @@ def model(
     title = f"Inference with {backbone} on a picture of {height}x{width}"
     show(title, rows, json)
     if out:
-        from ordnet.picture.bench_charts import bars
+        from ordnet.picture.charts import bars
 
         measures = {
             "seconds": [row.seconds for row in rows],
@@ -146,7 +146,7 @@ def protocol(
 ) -> None:
     """EncNet's multi-scale windows as we run them, beside one window at a time."""
     from ordnet.bench import protocol as bench
-    from ordnet.bench.table import show
+    from ordnet.bench.measure import show
 
     height, width = _picture_size(size)
     rows = bench.run(backbone, classes, height, width, repeats)
@@ -163,7 +163,7 @@ def serve(
 ) -> None:
     """The server's answers: parse, attention and health, alone and under load."""
     from ordnet.bench import serve as bench
-    from ordnet.bench.table import show
+    from ordnet.bench.measure import show
 
     height, width = _picture_size(size)
     show(f"ordnet serve {model}, pictures of {height}x{width}", bench.run(model, height, width, clients, seconds), json)

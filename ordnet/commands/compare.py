@@ -53,8 +53,7 @@ def compare(
     """
     _check(out, n, pick, ids)
     from ordnet.data.catalogue import short_name
-    from ordnet.evaluation.comparison import Comparison
-    from ordnet.evaluation.comparison_figure import draw
+    from ordnet.evaluation.comparison import Comparison, draw
     from ordnet.files import write_atomically
     from ordnet.progress import progress
 

@@ -50,7 +50,7 @@ def check(
     Ends with exit code 1 where something has to be mended.
     """
     from ordnet.commands import data_tables
-    from ordnet.data.scan import Problem, leaks, scan
+    from ordnet.data.check import Problem, leaks, scan
     from ordnet.progress import progress
 
     if write_split:
@@ -91,8 +91,7 @@ def stats(name: Name, split: Split = "train", workers: Workers = 2, json: Json =
     """
     from ordnet.commands import data_tables
     from ordnet.data.catalogue import open_dataset
-    from ordnet.data.scan import scan
-    from ordnet.data.statistics import summary
+    from ordnet.data.check import scan, summary
     from ordnet.progress import progress
 
     dataset = open_dataset(name, split)
@@ -232,7 +231,7 @@ def _sheet(dataset: "Dataset", chosen: Sequence[int], seed: int, crop: int) -> "
     from ordnet.config import DataConfig
     from ordnet.data.augment import augment, generator
     from ordnet.data.dataset import read_pair
-    from ordnet.picture.contact_sheet import contact_sheet
+    from ordnet.picture.grid import contact_sheet
     from ordnet.picture.overlay import overlay
     from ordnet.progress import progress
 

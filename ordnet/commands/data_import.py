@@ -40,8 +40,9 @@ def import_annotations(
     Shapes named ignore or __ignore__ mark pixels that never count. What lies outside a picture is cut off.
     """
     from ordnet.commands import data_tables
-    from ordnet.data import coco_json, labelme
-    from ordnet.data.convert import write_folder
+    from ordnet.data.importers import coco as coco_json
+    from ordnet.data.importers import labelme
+    from ordnet.data.importers.convert import write_folder
     from ordnet.progress import progress
 
     if source is Source.labelme and images is not None:

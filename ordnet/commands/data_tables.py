@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ordnet.data.convert import BACKGROUND, Written
+from ordnet.data.check import Problem, Scan
 from ordnet.data.dataset import Dataset, notes_of
+from ordnet.data.importers.convert import BACKGROUND, Written
 from ordnet.data.labels import IGNORE
-from ordnet.data.scan import Problem, Scan
 from ordnet.evaluation.correlation import Correlation
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def evaluate(
     if json:
         write_text(json, json_format.dumps(figures, indent=1, ensure_ascii=False) + "\n")
     if out:
-        from ordnet.picture.confusion_chart import confusion_chart
+        from ordnet.picture.charts import confusion_chart
 
         title = f"{figures['data']} {figures['split']}, protocol {figures['protocol']}"
         confusion_chart(evaluation.confusion.matrix, evaluation.classes.names, title, out)

@@ -9,7 +9,7 @@ import typer
 from ordnet.errors import OrdnetError
 
 if TYPE_CHECKING:
-    from ordnet.inference.attention import Attention
+    from ordnet.inference.explain import Attention
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
 
@@ -73,7 +73,7 @@ def _check(out: Path, numbers: Path) -> None:
 
 
 def _attentions(model: str, image: Path, places: list[tuple[int, int]], device: str | None) -> "list[Attention]":
-    from ordnet.inference.attention import check_inside
+    from ordnet.inference.explain import check_inside
     from ordnet.inference.parser import load, read
     from ordnet.progress import progress
 

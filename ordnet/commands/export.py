@@ -21,7 +21,7 @@ def export(
     ONNX Runtime is compared with torch on three sizes. Unless the labels of 99.99 % of the pixels are the same (99.9 %
     with --half), nothing is written.
     """
-    from ordnet.inference import export as exporting
+    from ordnet.inference.onnx import export as exporting
     from ordnet.progress import progress
 
     with progress() as bar:

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ordnet.data import ade20k, camvid, coco_stuff, folder, pascal_context, voc
+from ordnet.data import folder
+from ordnet.data.benchmarks import ade20k, camvid, coco_stuff, pascal_context, voc
 from ordnet.data.dataset import Dataset
 from ordnet.errors import OrdnetError
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from ordnet.data.class_list import HELP, read_class_list
+from ordnet.data.file_dataset import FilePairs, Files, find_root, read_ids
 from ordnet.data.label_files import LABEL_ENDINGS, read_index_or_colours
-from ordnet.data.layout import IMAGE_ENDINGS, Files, find_root, read_ids
-from ordnet.data.pairs import FilePairs
+from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 

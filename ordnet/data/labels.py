@@ -1,7 +1,15 @@
-"""Class names, colours, and what raw label values mean. `IGNORE` is defined here and nowhere else."""
+"""Class names, colours, and what raw label values mean. `IGNORE` is defined here and nowhere else.
 
+Colours for classes that bring none: the usual one for what everybody knows (sky is blue), and for the rest colours
+as different from those and from one another as the eye allows.
+"""
+
+import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -88,3 +96,94 @@ class OutsideClasses(OrdnetError):
 def identity_rule(count: int) -> LabelRule:
     """Raw value = class id, 255 ignored: the rule of `folder:` index labels."""
     return LabelRule({**{i: i for i in range(count)}, IGNORE: IGNORE})
+
+
+_STEP = 15
+_LIGHTNESS = (0.42, 0.92)
+"""Of OKLab: darker and lighter colours are too close to black and white."""
+_LARGEST_CHROMA = 0.21
+"""Of OKLab: stronger colours glare on a screen."""
+
+
+def class_colours(names: Sequence[str]) -> tuple[Colour, ...]:
+    """One colour per class, all different, the same on every machine.
+
+    Names in tables/usual_colours.csv, in singular or plural, get the usual colour. Of several that share one (`tree`
+    and `forest`) it goes to the name that stands first in the table; of two spellings of a name, to the first class.
+    """
+    known = {class_id: found for class_id, name in enumerate(names) if (found := _usual(name))}
+    owners: dict[Colour, int] = {}
+    for class_id, (_, colour) in sorted(known.items(), key=lambda item: item[1][0]):
+        owners.setdefault(colour, class_id)
+    colours = {class_id: colour for colour, class_id in owners.items()}
+    others = [class_id for class_id in range(len(names)) if class_id not in colours]
+    colours |= zip(others, distinct_colours(len(others), tuple(owners)), strict=True)
+    return tuple(colours[class_id] for class_id in range(len(names)))
+
+
+@cache
+def distinct_colours(count: int, taken: tuple[Colour, ...] = ()) -> tuple[Colour, ...]:
+    """`count` colours, the same on every machine; asking for more keeps the first ones.
+
+    Each is the candidate farthest from all before it and from those `taken`, in OKLab, where distance is about what the
+    eye sees, and far from black, white and grey, which pictures use for what does not count.
+    """
+    levels = np.arange(0, 256, _STEP)
+    candidates = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(-1, 3)
+    places = _oklab(candidates)
+    lightness, chroma = places[:, 0], np.linalg.norm(places[:, 1:], axis=1)
+    usable = (lightness > _LIGHTNESS[0]) & (lightness < _LIGHTNESS[1]) & (chroma < _LARGEST_CHROMA)
+    candidates, places = candidates[usable], places[usable]
+    distance = np.full(len(candidates), np.inf)
+    for place in _oklab(np.array([(0, 0, 0), (255, 255, 255), (128, 128, 128), *taken])):
+        distance = np.minimum(distance, np.linalg.norm(places - place, axis=1))
+    chosen: list[Colour] = []
+    for _ in range(count):
+        best = int(np.argmax(distance.round(6)))  # rounded, so that ties fall alike everywhere
+        red, green, blue = candidates[best].tolist()
+        chosen.append((red, green, blue))
+        distance = np.minimum(distance, np.linalg.norm(places - places[best], axis=1))
+    return tuple(chosen)
+
+
+def _usual(name: str) -> tuple[int, Colour] | None:
+    """The name's place among its synonyms and their colour, where the table knows it."""
+    plain = re.sub(r"[\s_-]+", " ", name.lower()).strip()
+    singular = (plain, plain.removesuffix("s"), plain.removesuffix("es"), re.sub("ies$", "y", plain))
+    return next((found for form in singular if (found := _usual_colours().get(form))), None)
+
+
+@cache
+def _usual_colours() -> dict[str, tuple[int, Colour]]:
+    """Name → its place among its synonyms, and their colour."""
+    with (Path(__file__).with_name("tables") / "usual_colours.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            name: (place, parse_colour(line["colour"]))
+            for line in csv.DictReader(file)
+            for place, name in enumerate(line["names"].split("|"))
+        }
+
+
+def _oklab(colours: np.ndarray) -> np.ndarray:
+    """sRGB (N, 3), 0…255 → lightness 0…1 and the two OKLab colour axes (N, 3)."""
+    value = colours / 255
+    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+    cones = linear @ np.array(
+        [
+            [0.4122214708, 0.2119034982, 0.0883024619],
+            [0.5363325363, 0.6806995451, 0.2817188376],
+            [0.0514459929, 0.1073969566, 0.6299787005],
+        ]
+    )
+    return np.cbrt(cones) @ np.array(
+        [
+            [0.2104542553, 1.9779984951, 0.0259040371],
+            [0.7936177850, -2.4285922050, 0.7827717662],
+            [-0.0040720468, 0.4505937099, -0.8086757660],
+        ]
+    )
+
+
+def parse_colour(text: str) -> Colour:
+    """ "#rrggbb" → red, green, blue, 0…255 each."""
+    return int(text[1:3], 16), int(text[3:5], 16), int(text[5:7], 16)

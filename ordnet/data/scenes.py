@@ -15,10 +15,9 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image
 
-from ordnet.data import scene_canvas as ground
-from ordnet.data import scene_things as things
+from ordnet.data import scene_drawing as drawing
 from ordnet.data.labels import Classes, identity_rule
-from ordnet.data.scene_canvas import SIDE, Canvas, block, everywhere, planes
+from ordnet.data.scene_drawing import SIDE, Canvas, block, everywhere, planes
 from ordnet.errors import OrdnetError
 
 CLASSES = Classes(
@@ -40,7 +39,7 @@ CLEARANCE = 21
 `tiny` backbone sees 15 pixels around a position, and upsampling its positions to pixels mixes up to 6 more."""
 
 HALF = SIDE // 2
-_GROUNDS = ((GRASS, ground.grass), (WATER, ground.water), (ROAD, ground.road))
+_GROUNDS = ((GRASS, drawing.grass), (WATER, drawing.water), (ROAD, drawing.road))
 _VEHICLES = (TRACTOR, BOAT, CAR)
 _SEED = 20
 _SPLITS = {"train": (0, 2000), "val": (1, 256), "test": (2, 256)}
@@ -126,9 +125,9 @@ def _far_half(canvas: Canvas, kinds: Kinds, rng: np.random.Generator) -> None:
     horizon, edge = rng.uniform(19, 23), rng.uniform(42, 48)
     waves, phases = rng.uniform(0.06, 0.14, 2), rng.uniform(0, 6, 2)
     class_id, texture = _GROUNDS[kinds.far]
-    canvas.paint(everywhere, ground.sky, SKY, (0, 0, 30, SIDE))
+    canvas.paint(everywhere, drawing.sky, SKY, (0, 0, 30, SIDE))
     for x in rng.uniform(0, SIDE, rng.integers(1, 4)):
-        things.cloud(canvas, rng.uniform(4, 9), x, SKY)
+        drawing.cloud(canvas, rng.uniform(4, 9), x, SKY)
 
     def land(y: np.ndarray, x: np.ndarray) -> np.ndarray:
         return horizon + 1.5 * np.sin(waves[0] * x + phases[0]) - y
@@ -139,20 +138,20 @@ def _far_half(canvas: Canvas, kinds: Kinds, rng: np.random.Generator) -> None:
 
     canvas.paint(land, texture, class_id, (15, 0, HALF, SIDE))
     pale_side = (0, HALF, HALF, SIDE) if mirrored else (0, 0, HALF, HALF)
-    canvas.paint(pale_land, ground.pale, SAND + kinds.pale, pale_side)
+    canvas.paint(pale_land, drawing.pale, SAND + kinds.pale, pale_side)
     for slot in rng.permutation(5)[: rng.integers(2, 5)]:
-        things.house(canvas, horizon + rng.uniform(3, 6), 2 + 25 * slot + rng.uniform(0, 3), BUILDING, rng)
-    tree = (things.palm, things.pine)[kinds.pale]
+        drawing.house(canvas, horizon + rng.uniform(3, 6), 2 + 25 * slot + rng.uniform(0, 3), BUILDING, rng)
+    tree = (drawing.palm, drawing.pine)[kinds.pale]
     _grove(canvas, tree, PALM + kinds.pale, mirrored, rng)
 
 
-def _grove(canvas: Canvas, tree: things.Tree, class_id: int, mirrored: bool, rng: np.random.Generator) -> None:
+def _grove(canvas: Canvas, tree: drawing.Tree, class_id: int, mirrored: bool, rng: np.random.Generator) -> None:
     """Four trees, each in a small planter, the last two in front of the others."""
     places = np.array((94, 111, 88.5, 103)) + rng.uniform(-1, 1, 4)
     for place, bottom in zip(places, (*rng.uniform(49, 52, 2), *rng.uniform(56, 58, 2)), strict=True):
         middle = SIDE - place if mirrored else place
         planter = (bottom - 3, middle - 6, bottom + 3, middle + 6)
-        canvas.paint(ground.disc(bottom, middle, 5.5, 2.4), ground.pavement, PAVEMENT, planter)
+        canvas.paint(drawing.disc(bottom, middle, 5.5, 2.4), drawing.pavement, PAVEMENT, planter)
         tree(canvas, bottom, middle, class_id)
 
 
@@ -162,18 +161,18 @@ def _vehicle_quarter(canvas: Canvas, kind: int, on_right: bool, rng: np.random.G
     offset = HALF if on_right else 0
     quarter = (HALF, offset, SIDE, offset + HALF)
     canvas.paint(everywhere, texture, class_id, quarter)
-    top = rng.uniform(HALF + CLEARANCE + 14, SIDE - things.VEHICLE_HEIGHT - 2)
-    left = rng.uniform(2, HALF - CLEARANCE - things.VEHICLE_WIDTH)
+    top = rng.uniform(HALF + CLEARANCE + 14, SIDE - drawing.VEHICLE_HEIGHT - 2)
+    left = rng.uniform(2, HALF - CLEARANCE - drawing.VEHICLE_WIDTH)
     if on_right:
-        left = SIDE - left - things.VEHICLE_WIDTH
+        left = SIDE - left - drawing.VEHICLE_WIDTH
     # the yard's corners are cut by less than its extra width; where a sliver of ground would be left, it takes that too
     margin = CLEARANCE + 2
-    yard_left, yard_right = left - margin, left + things.VEHICLE_WIDTH + margin
+    yard_left, yard_right = left - margin, left + drawing.VEHICLE_WIDTH + margin
     yard_left = yard_left if yard_left > offset + 7 else offset - 9
     yard_right = yard_right if yard_right < offset + HALF - 7 else offset + HALF + 9
     yard = block(top - margin, yard_left, SIDE + 9, yard_right, 5)
-    canvas.paint(yard, ground.pavement, PAVEMENT, quarter)
-    things.vehicle(canvas, top, left, _VEHICLES[kind], rng)
+    canvas.paint(yard, drawing.pavement, PAVEMENT, quarter)
+    drawing.vehicle(canvas, top, left, _VEHICLES[kind], rng)
 
 
 def _paths(canvas: Canvas, rng: np.random.Generator) -> None:
@@ -181,13 +180,13 @@ def _paths(canvas: Canvas, rng: np.random.Generator) -> None:
     waves, phases = rng.uniform(0.1, 0.2, 2), rng.uniform(0, 6, 2)
     canvas.paint(
         lambda y, x: np.abs(y - HALF - np.sin(waves[0] * x + phases[0])) - 2.2,
-        ground.pavement,
+        drawing.pavement,
         PAVEMENT,
         (HALF - 5, 0, HALF + 5, SIDE),
     )
     canvas.paint(
         lambda y, x: np.abs(x - HALF - np.sin(waves[1] * y + phases[1])) - 2.2,
-        ground.pavement,
+        drawing.pavement,
         PAVEMENT,
         (HALF, HALF - 5, SIDE, HALF + 5),
     )

@@ -1,4 +1,7 @@
-"""Several models on the same pictures: which pictures, what each model makes of them, how right it is."""
+"""Several models on the same pictures: which pictures, what each model makes of them, how right it is.
+
+The paper's figure of results: a row per picture, its truth, each model's parse, and on request Attn_g.
+"""
 
 import difflib
 from collections import Counter
@@ -7,16 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import read_pair
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion
 from ordnet.evaluation.evaluate import refuse_other_classes
-from ordnet.inference.attention import Explainer
-from ordnet.inference.onnx_parser import OnnxParser
+from ordnet.inference.explain import Explainer
+from ordnet.inference.onnx.parser import OnnxParser
 from ordnet.inference.parser import Parser, load
 from ordnet.model.omni_range import OmniRange
+from ordnet.picture.attention_map import tinted
+from ordnet.picture.grid import Bar, Cell, Size, cell_size, fitted, grid
+from ordnet.picture.overlay import Colour, overlay
 
 PICKS = ("even", "worst", "difference")
 """How pictures are chosen: evenly spread over the split; where the models are wrong most; where they differ most."""
@@ -142,3 +149,74 @@ def titles(models: Sequence[str]) -> list[str]:
         counts = Counter(chosen)
         chosen = [form[place] if counts[title] > 1 else title for place, title in enumerate(chosen)]
     return chosen
+
+
+_GATE_COLUMN = 1
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What is kept of a compared picture: little, whatever its size."""
+
+    cells: list[Cell]
+    gate: np.ndarray | None
+    photo: np.ndarray
+    classes: set[int]
+
+
+def draw(
+    comparison: Comparison,
+    chosen: Sequence[int],
+    strength: float = 0.6,
+    gate: bool = False,
+    note: str = "",
+    progress: Progress = lambda done, total: None,
+) -> Image.Image:
+    """The pictures at the places `chosen`, in that order.
+
+    `strength` of the colours goes from 0, the picture alone, to 1, the colours alone. With `gate`, Attn_g of the first
+    model that has one stands beside the picture; all rows share its scale.
+    """
+    columns = ["picture", *([f"Attn_g of {comparison.titles[comparison.gated()]}"] if gate else []), "truth"]
+    columns += comparison.titles
+    cell = cell_size([comparison.dataset.image(index).size for index in chosen], len(columns))
+    rows = []
+    for done, index in enumerate(chosen, 1):
+        rows.append(_row(comparison, comparison.look(index), cell, strength, gate))
+        progress(done, len(chosen))
+    bar = _add_gates(rows) if gate else None
+    key = _key(comparison, set().union(*(row.classes for row in rows)))
+    return grid([row.cells for row in rows], columns, cell[0], key, note, bar)
+
+
+def _row(comparison: Comparison, seen: Compared, cell: Size, strength: float, gate: bool) -> _Row:
+    photo, truth, *results = (fitted(array, cell) for array in (seen.pixels, seen.truth, *seen.results))
+    colours = comparison.dataset.classes.colours
+    cells = [Cell(photo, seen.id, strong=False), Cell(overlay(photo, truth, colours, strength))]
+    figures = ["–" if np.isnan(accuracy) else f"{accuracy:.1%}" for accuracy in seen.accuracies]
+    best = figures[int(np.argmax(seen.accuracies))]
+    for labels, figure in zip(results, figures, strict=True):
+        cells.append(Cell(overlay(photo, labels, colours, strength), figure, strong=figure == best))
+    present = {int(class_id) for array in (seen.truth, *seen.results) for class_id in np.unique(array)}
+    values = comparison.gate(seen.pixels, *photo.shape[:2]) if gate else None
+    return _Row(cells, values, photo, present)
+
+
+def _add_gates(rows: Sequence[_Row]) -> Bar:
+    """Insert the column of Attn_g, drawn on the scale from the least to the largest value of all rows."""
+    maps = [row.gate for row in rows if row.gate is not None]
+    low, high = min(float(values.min()) for values in maps), max(float(values.max()) for values in maps)
+    for row, values in zip(rows, maps, strict=True):
+        row.cells.insert(_GATE_COLUMN, Cell(tinted(row.photo, values, low, high)))
+    return Bar(_GATE_COLUMN, low, high)
+
+
+def _key(comparison: Comparison, present: set[int]) -> list[tuple[str, Colour | None]]:
+    classes = comparison.dataset.classes
+    key: list[tuple[str, Colour | None]] = [
+        (name, colour)
+        for class_id, (name, colour) in enumerate(zip(classes.names, classes.colours, strict=True))
+        if class_id in present
+    ]
+    ignored: list[tuple[str, Colour | None]] = [("ignored", None)] if max(present) >= len(classes) else []
+    return key + ignored

@@ -12,10 +12,10 @@ from PIL import Image
 
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
-from ordnet.inference.attention import Attention, Explainer
-from ordnet.picture.contact_sheet import contact_sheet
+from ordnet.inference.explain import Attention, Explainer
+from ordnet.picture.grid import contact_sheet
+from ordnet.picture.lettering import write_names
 from ordnet.picture.overlay import Colour, overlay
-from ordnet.picture.region_names import write_names
 
 PICTURES = ("overlay", "labels", "palette", "beside")
 """What `Parse.save` can draw: the picture with the classes over it; class ids as grey values; class ids with the

@@ -12,19 +12,20 @@ from PIL import Image
 
 from ordnet.data.pictures import open_rgb, upright_rgb
 from ordnet.errors import OrdnetError
-from ordnet.inference import protocols, stream
-from ordnet.inference.attention import Explainer, why_not
-from ordnet.inference.bands import best_classes, held, resized
+from ordnet.inference import protocols
+from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.padding import least_side, padded
 from ordnet.inference.parse import Parse
 from ordnet.inference.prepare import for_inference
+from ordnet.inference.streaming import stream
+from ordnet.inference.upsample import best_classes, held, resized
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.model.shipped import find as find
 from ordnet.picture.overlay import Colour
 
 if TYPE_CHECKING:
-    from ordnet.inference.onnx_parser import OnnxParser
+    from ordnet.inference.onnx.parser import OnnxParser
 
 Picture = str | Path | BinaryIO | Image.Image | np.ndarray
 
@@ -55,7 +56,7 @@ class Parser:
         halo: int | None = None,
     ) -> None:
         """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. With the `whole` protocol, pictures of
-        more than `whole_up_to` pixels are streamed, in tiles of `tile` px with a `halo` (ordnet.inference.stream)."""
+        more than `whole_up_to` pixels are streamed, in tiles of `tile` px with a `halo`."""
         if protocol not in protocols.PROTOCOLS:
             raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
         self.device = _device(device)
@@ -195,7 +196,7 @@ def load(name_or_path: str | Path, **options: Any) -> "Parser | OnnxParser":
     """
     file = find(name_or_path)
     if file.suffix == ".onnx":
-        from ordnet.inference.onnx_parser import OnnxParser
+        from ordnet.inference.onnx.parser import OnnxParser
 
         return OnnxParser(file, **options)
     found = checkpoint.load(file)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ordnet.data.picture_list import Listed, find_pictures
+from ordnet.data.pictures import Listed, find_pictures
 from ordnet.errors import OrdnetError
 from ordnet.inference.parse import PICTURES
 from ordnet.inference.parser import find, load
-from ordnet.inference.stream import Progress
+from ordnet.inference.streaming.stream import Progress
 
 
 class Prediction:

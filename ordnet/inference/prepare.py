@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from ordnet.model.backbones.timm import TimmBackbone
 from ordnet.model.network import Network
-from ordnet.model.timm_backbone import TimmBackbone
 
 Slot = tuple[nn.Module, str]
 """A module and the name of one of its children."""

@@ -1,4 +1,6 @@
-"""How a picture is tested: `whole`, `multiscale`, `encnet`. Every score says which of them it was measured with.
+"""Where EncNet's windows lie: sizes of the scaled picture, places of the windows. Whole numbers only, no tensors.
+
+How a picture is tested: `whole`, `multiscale`, `encnet`. Every score says which of them it was measured with.
 
     whole        one pass at the picture's own size, no flips
     multiscale   the whole picture at several scales of its own size, each also flipped; mean of the softmax
@@ -14,6 +16,7 @@ Pictures are normalised, (1, 3, H, W). Any module that maps them to scores (1, K
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +27,47 @@ from torch import Tensor, nn
 
 from ordnet.data.augment import MEAN, STD
 from ordnet.errors import OrdnetError
-from ordnet.inference.bands import RowMap, best_classes, held, resized, whole_map
-from ordnet.inference.windows import Window, scaled_size, windows
+from ordnet.inference.upsample import RowMap, best_classes, held, resized, whole_map
 from ordnet.model.network import Network
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a scaled picture that one pass of the network sees; what it lacks to crop x crop is padding."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+
+def scaled_size(height: int, width: int, base: int, scale: float) -> tuple[int, int]:
+    """The long side becomes ceil(base · scale) whatever the picture's own size; the short side follows."""
+    long = math.ceil(base * scale)
+    # EncNet's rule gives a very thin picture no pixels at all: one is the least
+    short = max(1, int(min(height, width) * long / max(height, width) + 0.5))
+    return (long, short) if height > width else (short, long)
+
+
+def stride(crop: int) -> int:
+    """Two thirds of the window, rounded down."""
+    return max(1, crop * 2 // 3)
+
+
+def starts(size: int, crop: int) -> list[int]:
+    """Multiples of the stride until a window reaches the end of `size`; the last may run over it."""
+    step = stride(crop)
+    return [step * i for i in range(math.ceil(max(0, size - crop) / step) + 1)]
+
+
+def windows(height: int, width: int, crop: int) -> list[Window]:
+    """All windows of a scaled picture, by rows. One that runs over is cut at the border, not moved back."""
+    return [
+        Window(top, left, min(top + crop, height), min(left + crop, width))
+        for top in starts(height, crop)
+        for left in starts(width, crop)
+    ]
+
 
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 PROTOCOLS = ("whole", "multiscale", "encnet")

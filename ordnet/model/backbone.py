@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
-from ordnet.model.timm_backbone import PREFIX as TIMM
-from ordnet.model.timm_backbone import TimmBackbone
+from ordnet.model.backbones.timm import PREFIX as TIMM
+from ordnet.model.backbones.timm import TimmBackbone
 
 
 def conv_norm(

@@ -10,10 +10,10 @@ from ordnet.errors import OrdnetError
 from ordnet.model import weights as weight_files
 from ordnet.model.backbone import NAMES as BACKBONES
 from ordnet.model.backbone import conv_norm, make_backbone
+from ordnet.model.baselines import DANet, Interlaced, NonLocal
 from ordnet.model.head import Classifier, FCNHead
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
-from ordnet.model.rivals import DANet, Interlaced, NonLocal
 
 # What each variant of the paper sets of the block; everything else is OmniRange's default.
 BLOCKS: dict[str, dict[str, Any]] = {

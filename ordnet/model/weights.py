@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ordnet.errors import OrdnetError
 from ordnet.model import hub
 from ordnet.model.backbone import MobileNetV2
-from ordnet.model.timm_backbone import TimmBackbone
+from ordnet.model.backbones.timm import TimmBackbone
 
 # Classification layers and the heads of other parsers (EncNet's head and auxlayer), which ours has no use for.
 EXPECTED_LEFTOVERS = ("fc.", "classifier.", "head.", "auxlayer.", "features.18.")

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ordnet.picture.letters import font, shortened
+from ordnet.picture.lettering import font, shortened, write_names
 from ordnet.picture.overlay import Colour, overlay
-from ordnet.picture.region_names import write_names
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, the last two exclusive."""

@@ -1,9 +1,18 @@
-"""Charts, all in one style."""
+"""Charts, all in one style.
 
-from collections.abc import Iterator, Mapping
+A run's curves: loss, scores, the block's vitals, over the epochs.
+
+A confusion matrix to look at: what is taken for what.
+
+Charts of benchmark tables.
+
+Seeds as dots, their mean as a line: one panel per measure, all on one scale.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -61,3 +70,155 @@ def correlation_maps(matrices: Mapping[int, np.ndarray], path: Path, title: str)
                     axis.text(n, m, f"{value:.3f}", ha="center", va="center", color=ink)
         axes[0].set_ylabel("patch, by rows")
         figure.colorbar(shown, ax=list(axes), label="correlation", shrink=0.8)
+
+
+SCORES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy"}
+VITALS = {
+    "added": "added / input",
+    "varying": "share varying over space",
+    "gate_mean": "gate, mean",
+    "gate_spread": "gate, spread",
+}
+
+
+def curves(epochs: list[dict[str, Any]], path: Path) -> None:
+    """Draw the log's epoch records; panels without anything to show are left out."""
+    losses = {key: key.replace("_", " ") for key in ("loss", "cross_entropy", "lovasz", "auxiliary")}
+    by_range = {f"miou_by_range.{name}": f"mIoU, {name}" for e in epochs for name in e.get("miou_by_range", {})}
+    panels = [("loss", losses), ("scores", {**SCORES, **by_range}), ("the block's vitals", VITALS)]
+    shown = [(title, lines) for title, lines in panels if any(_points(epochs, key) for key in lines)]
+    with chart(path, 4.6 * len(shown), 3.8) as figure:
+        axes = figure.subplots(1, len(shown), squeeze=False)[0]
+        for axis, (title, lines) in zip(axes, shown, strict=True):
+            axis.set_title(title)
+            axis.set_xlabel("epoch")
+            for key, label in lines.items():
+                points = _points(epochs, key)
+                if points:
+                    axis.plot(*zip(*points, strict=True), marker="." if len(points) < 30 else None, label=label)
+            if title == "scores":
+                axis.set_ylim(0, 1)
+            else:
+                axis.set_ylim(bottom=0)
+            axis.grid(alpha=0.25)
+            axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+            axis.legend(fontsize=9)
+
+
+def _points(epochs: list[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    outer, _, inner = key.partition(".")
+    points = []
+    for record in epochs:
+        value = record.get(outer)
+        if inner and value is not None:
+            value = value.get(inner)
+        if value is not None:
+            points.append((record["epoch"], value))
+    return points
+
+
+_NAMED = 60
+"""Up to so many classes are named at the axes."""
+_NUMBERED = 15
+"""Up to so many have their shares written into the cells."""
+
+
+def confusion_chart(matrix: np.ndarray, names: Sequence[str], title: str, path: Path) -> None:
+    """Counts (K, K), rows the truth: each row drawn as shares of that class's pixels."""
+    totals = matrix.sum(axis=1, keepdims=True)
+    shares = np.divide(matrix, totals, out=np.zeros(matrix.shape), where=totals > 0)
+    side = min(4.0 + 0.32 * len(names), 14.0)
+    with chart(path, side + 1.2, side) as figure:
+        axis = figure.subplots()
+        axis.set_title(title)
+        shown = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axis.set_xlabel("taken for")
+        axis.set_ylabel("is")
+        if len(names) <= _NAMED:
+            size = 9 if len(names) <= 25 else 6
+            axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+            axis.set_yticks(range(len(names)), names, fontsize=size)
+        if len(names) <= _NUMBERED:
+            for (row, column), value in np.ndenumerate(shares):
+                if value >= 0.005:
+                    ink = "white" if value > 0.6 else "black"
+                    axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=ink)
+        figure.colorbar(shown, ax=axis, label="share of the class's pixels", shrink=0.7)
+
+
+OURS, OTHERS = "#1f6f8b", "#b8c4c9"
+
+
+def bars(path: Path, title: str, names: Sequence[str], measures: Mapping[str, Sequence[float | None]]) -> None:
+    """One panel of horizontal bars per measure, the first name (ours) on top and in colour; shorter is better."""
+    with chart(path, 3.4 * len(measures) + 1.6, 0.5 * len(names) + 1.4) as figure:
+        figure.suptitle(title)
+        axes = figure.subplots(1, len(measures), squeeze=False, sharey=True)[0]
+        for axis, (measure, values) in zip(axes, measures.items(), strict=True):
+            known = [value or 0.0 for value in values]
+            drawn = axis.barh(range(len(names)), known, color=[OURS] + [OTHERS] * (len(names) - 1))
+            axis.bar_label(drawn, [_short(value) for value in values], padding=3, fontsize=9)
+            axis.set_xlim(0, max(known) * 1.25)
+            axis.set_xlabel(measure)
+            axis.set_yticks(range(len(names)), names)
+        axes[0].invert_yaxis()
+
+
+def growth(
+    path: Path, title: str, lines: Mapping[str, Sequence[tuple[float, float]]], exponents: Mapping[str, float]
+) -> None:
+    """Seconds over positions, both axes logarithmic; each line labelled with its fitted exponent."""
+    with chart(path, 6.4, 4.4) as figure:
+        axis = figure.subplots()
+        axis.set_title(title)
+        for colour, (name, points) in zip((OURS, "#c2593f"), lines.items(), strict=False):
+            label = f"{name}: positions$^{{{exponents[name]:.2f}}}$" if name in exponents else name
+            axis.plot(*zip(*points, strict=True), marker="o", color=colour, label=label)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("positions of the feature map")
+        axis.set_ylabel("seconds")
+        axis.grid(True, which="both", alpha=0.25)
+        axis.legend()
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+_COLOURS = ("#1f6f8b", "#7a9e7e", "#d9a441", "#b5533c")
+_LEAST = 0.02
+"""The scale never shows less than this: smaller differences are noise and should look like it."""
+
+
+def ablation_chart(
+    path: Path, title: str, names: Sequence[str], measures: Mapping[str, Sequence[Sequence[float]]]
+) -> None:
+    """`measures` gives the seeds' values of each name; names go from top to bottom.
+
+    Dots, not bars: where networks differ by a point the scale has to leave out zero.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    every = [value for rows in measures.values() for values in rows for value in values]
+    low, high = min(every, default=0.0), max(every, default=1.0)
+    span = max(high - low, _LEAST)
+    locator = MaxNLocator(4, steps=[1, 2, 5, 10])
+    with chart(path, max(7.0, 2.9 * len(measures) + 2.2), 0.5 * len(names) + 1.9) as figure:
+        figure.suptitle(title, fontsize=12)
+        axes = figure.subplots(1, len(measures), squeeze=False, sharex=True, sharey=True)[0]
+        for place, (axis, (measure, rows)) in enumerate(zip(axes, measures.items(), strict=True)):
+            colour = _COLOURS[place % len(_COLOURS)]
+            for y, values in ((y, values) for y, values in enumerate(rows) if values):
+                mean = sum(values) / len(values)
+                axis.plot(values, [y] * len(values), "o", color=colour, alpha=0.55, markersize=7, markeredgewidth=0)
+                axis.plot([mean, mean], [y - 0.28, y + 0.28], color=colour, linewidth=2.5)
+                axis.text(max(values) + 0.05 * span, y, f"{mean:.3f}", va="center", fontsize=9)
+            axis.set_xlim(low - 0.1 * span, high + 0.35 * span)
+            axis.set_xticks([tick for tick in locator.tick_values(low, high) if low - 0.1 * span <= tick <= 1])
+            axis.set_ylim(len(names) - 0.5, -0.5)
+            axis.set_title(measure, fontsize=11)
+            axis.set_yticks(range(len(names)), names)
+            axis.grid(axis="y", linestyle=":", alpha=0.5)

@@ -1,22 +1,27 @@
-"""The application: routes, and how anything that goes wrong is answered."""
+"""The page's files, read once when the server starts.
+
+The application: routes, and how anything that goes wrong is answered.
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from PIL import Image
 from starlette.exceptions import HTTPException
 
 import ordnet
 from ordnet.errors import OrdnetError
-from ordnet.serve import documents, pages
-from ordnet.serve.accept import PNG, wanted
+from ordnet.inference.samples import sample_picture
+from ordnet.serve import documents
 from ordnet.serve.answers import (
+    PNG,
     AttentionAnswer,
     Health,
     ModelAnswer,
@@ -25,12 +30,39 @@ from ordnet.serve.answers import (
     model_answer,
     parse_answer,
     png,
+    wanted,
 )
 from ordnet.serve.engine import AnyParser, Engine, Parsed, Picture, inspect
-from ordnet.serve.guard import Guard
-from ordnet.serve.limits import Limits, Refusal
-from ordnet.serve.turns import Stop, Turns
+from ordnet.serve.guard import Guard, Limits, Refusal
+from ordnet.serve.queue import Stop, Turns
 from ordnet.serve.upload import PICTURE, Upload, read_upload
+
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def add_pages(app: FastAPI) -> None:
+    """/ , /page/…, /sample.jpg and /docs. None of them names an absolute address, so a proxy may move them."""
+    folder = files("ordnet.serve") / "page"
+    found = {each.name: each.read_bytes() for each in folder.iterdir() if "." in each.name}
+    sample = sample_picture().read_bytes()
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return HTMLResponse(found["index.html"])
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def page_file(name: str) -> Response:
+        if name not in found:
+            raise HTTPException(404)
+        return Response(found[name], media_type=_KINDS["." + name.rpartition(".")[2]])
+
+    @app.get("/sample.jpg", include_in_schema=False)
+    async def sample_file() -> Response:
+        return Response(sample, media_type="image/jpeg")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(documents.page(app.openapi()))
 
 
 def make_app(parser: AnyParser, name: str, limits: Limits | None = None, token: str | None = None) -> Guard:
@@ -49,7 +81,7 @@ def make_app(parser: AnyParser, name: str, limits: Limits | None = None, token: 
         docs_url=None, redoc_url=None,
     )  # fmt: skip
     _add_routes(app, engine, turns, limits, model_answer(name, engine, limits))
-    pages.add(app)
+    add_pages(app)
     _add_problems(app)
     # around all of it, so that answers to mistakes of our own are guarded too
     return Guard(app, token)

@@ -16,8 +16,8 @@ from ordnet.errors import OrdnetError
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import Parser
 from ordnet.picture.overlay import Colour
-from ordnet.serve.limits import Limits, Refusal, too_many_pixels
-from ordnet.serve.turns import Stop
+from ordnet.serve.guard import Limits, Refusal, too_many_pixels
+from ordnet.serve.queue import Stop
 
 # Named one by one: Pillow hands others on to outside programs, or has hardly tested them.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))

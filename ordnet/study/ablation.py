@@ -1,4 +1,9 @@
-"""One of the paper's ablation tables: every row trained with several seeds, each run in its own folder.
+"""The paper's four ablation tables: which network each row trains.
+
+Rows that train the same network share a run: attention-out with a sigmoid is Basic SA + RLR, fusion by concatenation is
+ORDNet, and the middle range with a single patch is Basic SA (the paper gives both the same figures).
+
+One of the paper's ablation tables: every row trained with several seeds, each run in its own folder.
 
 OUT/basic-sa/seed-0/ and so on hold the runs, shared by all tables made in OUT; OUT/branches.md, .csv, .json and
 .png the table. A finished run is not run again, a killed one continues.
@@ -6,16 +11,100 @@ OUT/basic-sa/seed-0/ and so on hold the runs, shared by all tables made in OUT; 
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ordnet.config import WITHOUT_BLOCK, Settings, override
+from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
 from ordnet.model.build import build_from
 from ordnet.model.flops import gflops
-from ordnet.study.cells import base_settings, cells_of
+from ordnet.recipes import settings_of
 from ordnet.study.runs import Job, train_jobs
 from ordnet.study.table import Row, Table
+
+LARGER_CROP = 640 / 480
+"""The last row of the patches table is trained on larger crops."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    name: str
+    """As in ordnet.paper.ABLATIONS."""
+    label: str
+    run: str
+    """The folder of its runs; rows with the same network have the same."""
+    model: dict[str, Any] = field(default_factory=dict)
+    larger_crop: bool = False
+
+    def settings(self, base: Settings, seed: int) -> Settings:
+        """The study's common settings with what this row changes: cross-entropy alone, one scale."""
+        model = dict(self.model)
+        if model["variant"] in WITHOUT_BLOCK:
+            model |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
+        training: dict[str, Any] = {"seed": seed, "lovasz": 0.0}
+        if self.larger_crop:
+            training["crop"] = 8 * round(base.training.crop * LARGER_CROP / 8)
+        sections = {
+            "model": base.model.model_copy(update=model),
+            "training": base.training.model_copy(update=training),
+            "evaluation": base.evaluation.model_copy(update={"protocol": "whole"}),
+        }
+        return base.model_copy(update=sections)
+
+
+def _variant(name: str, label: str, variant: str, run: str | None = None, **model: Any) -> Cell:
+    return Cell(name, label, run or name, {"variant": variant, **model})
+
+
+TABLES: dict[str, list[Cell]] = {
+    "branches": [
+        _variant("dilated-fcn", "Dilated FCN", "dilated-fcn"),
+        _variant("basic-sa", "Basic SA", "basic-sa"),
+        _variant("basic-sa-mr", "Basic SA + MR", "basic-sa-mr"),
+        _variant("basic-sa-rlr", "Basic SA + RLR", "basic-sa-rlr"),
+        _variant("ordnet", "ORDNet (MR + RLR)", "ordnet"),
+    ],
+    "patches": [
+        _variant("p1", "MR, 1 x 1 patch", "basic-sa", run="basic-sa"),
+        _variant("p2", "MR, 2 x 2 patches", "mr", run="mr-p2", patches=2),
+        _variant("p4", "MR, 4 x 4 patches", "mr", run="mr-p4", patches=4),
+        Cell("p4-large", "MR, 4 x 4, larger crop", "mr-p4-large", {"variant": "mr", "patches": 4}, larger_crop=True),
+    ],
+    "gate": [
+        _variant(f"{gate}-{norm}", f"attention-{gate}, {norm}", "basic-sa-rlr", f"gate-{gate}-{norm}", gate=gate,
+                 gate_norm=norm)
+        if (gate, norm) != ("out", "sigmoid")
+        else _variant("out-sigmoid", "attention-out, sigmoid", "basic-sa-rlr", "basic-sa-rlr")
+        for gate in ("in", "out") for norm in ("softmax", "sigmoid")
+    ],
+    "fusion": [
+        _variant("sum", "sum", "ordnet", "fusion-sum", fusion="sum"),
+        _variant("concat", "concatenation", "ordnet", "ordnet"),
+        _variant("scale", "attention to scale", "ordnet", "fusion-scale", fusion="scale"),
+        _variant("channel", "channel selection", "ordnet", "fusion-channel", fusion="channel"),
+    ],
+}  # fmt: skip
+
+
+def cells_of(table: str) -> list[Cell]:
+    if table not in TABLES:
+        raise OrdnetError(f"there is no ablation {table!r}; there are {', '.join(TABLES)}")
+    return TABLES[table]
+
+
+def default_recipe(data: str) -> str:
+    """The recipe whose network and schedule an ablation on this data set changes, where none is named."""
+    name = data.partition(":")[0]
+    return {"scenes": "scenes-tiny", "pascal-context": "pcontext-r50-ordnet", "camvid": "camvid-mobilenet"}.get(
+        name, "folder-default"
+    )
+
+
+def base_settings(data: str, recipe: str | None) -> Settings:
+    settings = settings_of(recipe or default_recipe(data))
+    return settings.model_copy(update={"data": settings.data.model_copy(update={"name": data})})
 
 
 def ablate(

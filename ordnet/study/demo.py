@@ -12,15 +12,14 @@ from PIL import Image
 from ordnet.config import Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.comparison import Comparison
-from ordnet.evaluation.comparison_figure import draw
+from ordnet.evaluation.comparison import Comparison, draw
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.parser import load
 from ordnet.inference.samples import CREDIT, sample_picture
 from ordnet.picture import page
-from ordnet.picture.ablation_chart import ablation_chart
+from ordnet.picture.charts import ablation_chart
 from ordnet.recipes import settings_of
-from ordnet.study.cells import Cell
+from ordnet.study.ablation import Cell
 from ordnet.study.runs import Job, train_jobs
 
 MODEL = "outdoor"

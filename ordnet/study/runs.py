@@ -18,10 +18,9 @@ from ordnet.evaluation.session import evaluate
 from ordnet.files import write_text
 from ordnet.progress import progress
 from ordnet.training.loop import train
-from ordnet.training.resuming import check_settings
-from ordnet.training.run_folder import RunFolder
+from ordnet.training.run_folder import RunFolder, Stopped, stop_requests
+from ordnet.training.state import check_settings
 from ordnet.training.state import load as load_state
-from ordnet.training.stopping import Stopped, stop_requests
 
 STOPPED = "stopped, as asked, and saved; the same command continues"
 

@@ -13,7 +13,7 @@ from typing import Any
 from ordnet.data.catalogue import short_name
 from ordnet.files import write_text
 from ordnet.paper import ABLATIONS
-from ordnet.picture.ablation_chart import ablation_chart
+from ordnet.picture.charts import ablation_chart
 
 VITALS = ("added", "varying", "gate_mean", "gate_spread")
 """Whether the block was alive at the end of training (ordnet.training.vitals)."""

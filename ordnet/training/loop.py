@@ -18,27 +18,23 @@ from torch import Tensor, distributed, nn
 
 from ordnet.config import Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
+from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, notes_of
 from ordnet.data.loader import Batch, Batches, normalise
-from ordnet.data.scan import quick_check
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.evaluate import Evaluation, evaluate
-from ordnet.evaluation.extremes import Extremes
+from ordnet.evaluation.evaluate import Evaluation, Extremes, evaluate
 from ordnet.files import write_text
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
-from ordnet.picture.curves import curves
-from ordnet.training import reporting
+from ordnet.picture.charts import curves
 from ordnet.training import state as states
-from ordnet.training.board import Board
-from ordnet.training.display import Display
-from ordnet.training.environment import describe, peak_megabytes
+from ordnet.training.display import Board, Display
 from ordnet.training.loss import count_pixels, total_loss
-from ordnet.training.resuming import check_settings, restore, snapshot
-from ordnet.training.run_folder import RunFolder
+from ordnet.training.report import report as reporting
+from ordnet.training.run_folder import RunFolder, Stopped, describe, peak_megabytes, stop_requests
 from ordnet.training.schedule import make_optimizer, set_rate
 from ordnet.training.start import Averaged, freeze_norms, start_network, synchronise_norms
-from ordnet.training.stopping import Stopped, stop_requests
+from ordnet.training.state import check_settings, restore, snapshot
 from ordnet.training.vitals import watch
 
 

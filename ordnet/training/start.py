@@ -9,10 +9,10 @@ from torch import nn
 from ordnet.config import ModelConfig
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
+from ordnet.model.backbones.timm import TimmBackbone
 from ordnet.model.build import build_from
 from ordnet.model.network import Network
 from ordnet.model.shipped import find
-from ordnet.model.timm_backbone import TimmBackbone
 
 WIDTHS = ("neck", "key_channels", "value_channels")
 

@@ -1,0 +1,281 @@
+"""What one position of a picture attends to, and how much it gives to all others (the paper's Fig. 1 and Attn_g).
+
+A row of an attention map is q_i · K: it is computed when it is asked for, and the N x N map is never there.
+
+Shapes: D query/key channels · h x w map of N positions · H x W picture.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ordnet.errors import OrdnetError
+from ordnet.inference.map_geometry import Places
+from ordnet.inference.padding import least_side, padded
+from ordnet.inference.streaming.stream import to_input
+from ordnet.model.baselines import DANet, NonLocal
+from ordnet.model.middle_range import Patch, patch_grid
+from ordnet.model.network import Network
+from ordnet.model.omni_range import OmniRange
+from ordnet.picture.attention_map import LIGHT, SHARES, SIGNED, Box, HeatMap, Row, Scale, attention_figure, number
+from ordnet.picture.overlay import Colour
+
+_LEAST_GATE = 0.02
+"""Differences of a gate smaller than this are not blown up to all colours."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """The attention of one position, as the block uses it: before gate and projection a branch gives Σ_j a_j v_j there.
+
+    Dot-product attention is signed, each weight q_i · k_j / N (Eq. 1–2); softmax weights are positive and sum to 1.
+    """
+
+    x: int
+    y: int
+    """The pixel that was asked for."""
+    long: np.ndarray | None
+    """Weights (h, w) float32 over the whole map; None for a block without long range."""
+    middle: np.ndarray | None
+    """Weights (h, w) float32 within the position's patch, NaN outside it; None for a block without middle range."""
+    gate: np.ndarray | None
+    """Attn_g (h, w) float32, what the long range is multiplied with; None for a block without a gate."""
+    gate_here: float | None
+    patch: Box | None
+    """Left, top, right and bottom of the patch in pixels, the last two exclusive; None without middle range."""
+    similarity: str
+    """dot or softmax."""
+    gate_norm: str | None
+    """sigmoid or softmax; None without a gate."""
+    scale: float
+    """Sides of the copy that the network saw, by those of the picture: 1 unless the picture was too large."""
+    places: Places = field(repr=False)
+    pixels: np.ndarray = field(repr=False)
+    labels: np.ndarray | None = field(default=None, repr=False)
+    """The parse (H, W), where it is known."""
+    classes: tuple[str, ...] = ()
+    colours: tuple[Colour, ...] = field(default=(), repr=False)
+
+    @property
+    def class_here(self) -> str | None:
+        return None if self.labels is None else self.classes[self.labels[self.y, self.x]]
+
+    def figures(self) -> dict[str, Any]:
+        """Plain numbers, as JSON has them. `strongest` is the pixel in the middle of the largest weight."""
+        height, width = self.pixels.shape[:2]
+        return {
+            "x": self.x,
+            "y": self.y,
+            "class": self.class_here,
+            "width": width,
+            "height": height,
+            "positions": list(self.places.shape),
+            "scale": self.scale,
+            "similarity": self.similarity,
+            "long": None if self.long is None else self._weights(self.long),
+            "middle": None if self.middle is None else {"patch": list(self.patch or ()), **self._weights(self.middle)},
+            "gate": None
+            if self.gate is None
+            else {"norm": self.gate_norm, "here": self.gate_here, **_summary(self.gate)},
+        }
+
+    def draw(self) -> Image.Image:
+        """The picture with the position marked, its long and middle range, the gate and the parse, side by side."""
+        return attention_figure([self.row()])
+
+    def row(self) -> Row:
+        """What `attention_figure` draws of this position; rows of several positions may stand below each other."""
+        maps = []
+        if self.long is not None:
+            maps.append(self._heat(self.long, "long range", "attention over the whole map"))
+        if self.middle is not None:
+            maps.append(self._heat(self.middle, "middle range", "attention within its patch", self.patch))
+        if self.gate is not None:
+            maps.append(self._gate_heat(self.gate))
+        notes = [f"x {self.x}, y {self.y}"]
+        if self.scale < 1:
+            notes.append(f"seen at {self.scale:.0%} of its size")
+        return Row(self.pixels, self.x, self.y, maps, notes, self.labels, self.classes, self.colours)
+
+    def _weights(self, weights: np.ndarray) -> dict[str, Any]:
+        row, column = np.unravel_index(np.nanargmax(weights), weights.shape)
+        low, mean, high = float(np.nanmin(weights)), float(np.nanmean(weights)), float(np.nanmax(weights))
+        return {"min": low, "mean": mean, "max": high, "strongest": list(self.places.pixel(int(row), int(column)))}
+
+    def _heat(self, weights: np.ndarray, title: str, subtitle: str, box: Box | None = None) -> HeatMap:
+        top = float(np.nanmax(np.abs(weights)))
+        if self.similarity == "dot":
+            scale, note = Scale(SIGNED, -top, top, -top, top), "red adds, blue takes away"
+        else:
+            scale, note = Scale(SHARES, 0, top, 0, top), "shares that sum to 1"
+        return HeatMap(title, subtitle, partial(self.places.sample, weights), scale, [note], box)
+
+    def _gate_heat(self, gate: np.ndarray) -> HeatMap:
+        """A sigmoid gate is shown on its scale of 0 to 1; the colours change where the gate is, so that a gate that
+        hardly changes can be seen, and seen to be one."""
+        known = _summary(gate)
+        low, high = known["min"], known["max"]
+        if self.gate_norm == "sigmoid":
+            middle, reach = (low + high) / 2, max(high - low, _LEAST_GATE) / 2
+            scale = Scale(LIGHT, middle - reach, middle + reach, 0, 1)
+        else:
+            scale = Scale(LIGHT, 0, high, 0, high)
+        notes = [
+            f"here {number(self.gate_here or 0.0)}, mean {number(known['mean'])}",
+            f"spread {number(known['spread'])}, from {number(low)} to {number(high)}",
+        ]
+        subtitle = "what the long range is multiplied with"
+        return HeatMap("gate", subtitle, partial(self.places.sample, gate), scale, notes)
+
+
+class Explainer:
+    """The attention of any position of one picture. The network runs once, a position then takes milliseconds.
+
+    Kept are queries, keys and the gate, not the features or the network. Threads may share it.
+    """
+
+    def __init__(
+        self, net: Network, pixels: np.ndarray, whole_up_to: int | None = None, features: Tensor | None = None
+    ) -> None:
+        """`pixels` upright RGB (H, W, 3) uint8. A picture of more than `whole_up_to` pixels is made smaller first:
+        positions are given in its own pixels all the same, and the result's `scale` says how much smaller.
+
+        `features` (1, C, h, w) is the block's input, where a pass over the whole picture has been made already.
+        """
+        reason = why_not(net)
+        if reason:
+            raise OrdnetError(reason)
+        self.pixels = pixels
+        copy = _reduced(pixels, whole_up_to, least_side(net))
+        self.scale = (copy[..., 0].size / pixels[..., 0].size) ** 0.5
+        ready = padded(copy, least_side(net))
+        with torch.inference_mode():
+            x = net.block_input(to_input(ready, net)) if features is None else features
+            self._long, self._middle = _long(net.block, x), _middle(net.block, x)
+            self.gate, self._gate_norm = _gate(net.block, x)
+        self.places = Places(pixels.shape[:2], copy.shape[:2], ready.shape[:2], tuple(x.shape[2:]), net.align_corners)
+
+    def at(self, x: int, y: int) -> Attention:
+        """The attention of the position that pixel (x, y) belongs to, counted from the upper left corner."""
+        height, width = self.pixels.shape[:2]
+        check_inside(x, y, width, height)
+        x, y = int(x), int(y)
+        here = self.places.position(x, y)
+        long = middle = patch = None
+        if self._long:
+            long = self._long.row(here, (slice(None), slice(None)))
+        if self._middle:
+            region = self._middle.patch_of(here)
+            middle, patch = self._middle.row(here, region), self.places.box(region)
+        similarity = "softmax" if any(branch and branch.softmax for branch in (self._long, self._middle)) else "dot"
+        gate_here = None if self.gate is None else float(self.gate[here])
+        return Attention(
+            x, y, long, middle, self.gate, gate_here, patch, similarity, self._gate_norm, self.scale, self.places,
+            self.pixels,
+        )  # fmt: skip
+
+
+def why_not(net: Network) -> str | None:
+    """Why the network's attention cannot be shown; None where it can."""
+    if isinstance(net.block, OmniRange | NonLocal | DANet):
+        return None
+    if isinstance(net.block, nn.Identity):
+        return f"{net.config.variant} has no attention to show; use a model of another variant, such as ordnet"
+    return (
+        f"{net.config.variant} attends in two steps, the second to results of the first: no position has a row of "
+        f"attention of its own to show; use a model of another variant, such as ordnet"
+    )
+
+
+def check_inside(x: float, y: float, width: int, height: int) -> None:
+    if not (0 <= x < width and 0 <= y < height):
+        raise OrdnetError(
+            f"position {x},{y} lies outside the picture of {width} x {height} pixels: "
+            f"x goes from 0 to {width - 1}, y from 0 to {height - 1}"
+        )
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """One attention's queries and keys at all positions."""
+
+    queries: np.ndarray  # (h, w, D)
+    keys: np.ndarray  # (h, w, D)
+    softmax: bool
+    factor: float
+    """What softmax similarity multiplies its products with."""
+    patches: int = 1
+
+    def patch_of(self, position: tuple[int, int]) -> Patch:
+        row, column = position
+        grid = patch_grid(self.keys.shape[0], self.keys.shape[1], self.patches)
+        return next(p for p in grid if p[0].start <= row < p[0].stop and p[1].start <= column < p[1].stop)
+
+    def row(self, position: tuple[int, int], region: Patch) -> np.ndarray:
+        """The weights (h, w) that a position gives to those of its region; NaN outside it."""
+        products = self.keys[region] @ self.queries[position]
+        if self.softmax:
+            products = np.exp((products - products.max()) * self.factor)
+        weights = np.full(self.keys.shape[:2], np.nan, dtype=np.float32)
+        weights[region] = products / (products.sum() if self.softmax else products.size)
+        return weights
+
+
+def _long(block: nn.Module, x: Tensor) -> _Branch | None:
+    if isinstance(block, NonLocal):
+        x, layers = block.reduce(x), block.attention
+        return _branch(x, layers.query, layers.key, True, layers.query.out_channels**-0.5)
+    if isinstance(block, DANet):
+        return _branch(block.reduce_position(x), block.query, block.key, True, 1.0)
+    if isinstance(block, OmniRange) and block.long is not None:
+        attention = block.long.attention
+        return _branch(x, attention.query, attention.key, block.similarity == "softmax", attention.scale)
+    return None
+
+
+def _middle(block: nn.Module, x: Tensor) -> _Branch | None:
+    if isinstance(block, OmniRange) and block.middle is not None:
+        attention = block.middle.attention
+        softmax = block.similarity == "softmax"
+        return _branch(x, attention.query, attention.key, softmax, attention.scale, block.patches)
+    return None
+
+
+def _gate(block: nn.Module, x: Tensor) -> tuple[np.ndarray | None, str | None]:
+    """Attn_g (h, w) and its norm."""
+    if isinstance(block, OmniRange) and block.long is not None:
+        gate = block.gate_map(x)
+        if gate is not None:
+            return _array(gate[0, 0]), block.long.gate_norm
+    return None, None
+
+
+def _branch(x: Tensor, query: nn.Conv2d, key: nn.Conv2d, softmax: bool, factor: float, patches: int = 1) -> _Branch:
+    queries, keys = (_array(layer(x)[0].permute(1, 2, 0)) for layer in (query, key))
+    return _Branch(queries, keys, softmax, factor, patches)
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.float().contiguous().cpu().numpy()
+
+
+def _summary(gate: np.ndarray) -> dict[str, float]:
+    figures = {"mean": gate.mean(), "spread": gate.std(), "min": gate.min(), "max": gate.max()}
+    return {name: float(value) for name, value in figures.items()}
+
+
+def _reduced(pixels: np.ndarray, up_to: int | None, least: int) -> np.ndarray:
+    """A copy that has at most `up_to` pixels once its sides are padded to `least`; the picture itself if it has."""
+    height, width = pixels.shape[:2]
+    if up_to is None or max(height, least) * max(width, least) <= up_to:
+        return pixels
+    scale = min(1.0, (up_to / (height * width)) ** 0.5)
+    rows, columns = max(1, int(height * scale)), max(1, int(width * scale))
+    # one side of a thin strip cannot shrink as much: the other has to make up for it
+    rows, columns = min(rows, max(1, up_to // max(columns, least))), min(columns, max(1, up_to // max(rows, least)))
+    return np.asarray(Image.fromarray(pixels).resize((columns, rows), Image.Resampling.BOX))

@@ -1,0 +1,5 @@
+"""Networks as ONNX files: written, checked, and run."""
+
+from ordnet.lazy import submodules
+
+__getattr__ = submodules(__name__)

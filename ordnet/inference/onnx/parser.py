@@ -1,0 +1,153 @@
+"""An exported network as something to call, through ONNX Runtime: picture in, parse out, as with Parser."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ordnet.errors import OrdnetError
+from ordnet.inference.explain import Explainer
+from ordnet.inference.onnx.export import FORMAT, SMALL_SCORES
+from ordnet.inference.onnx.runtime import library, session
+from ordnet.inference.padding import padded
+from ordnet.inference.parse import Parse
+from ordnet.inference.parser import WHOLE_UP_TO, Picture, name_of, read, read_ahead, refuse_too_many_scores
+from ordnet.inference.streaming.stream import Progress
+from ordnet.inference.upsample import best_classes, held, resized
+from ordnet.picture.overlay import Colour
+
+
+class OnnxParser:
+    """`parser(picture)` → Parse, on the CPU. Threads may share one parser.
+
+    Every picture takes one pass. Larger ones than `whole_up_to` pixels are refused: streaming goes through the network
+    in parts, which only a checkpoint allows.
+    """
+
+    protocol = "whole"
+    explains = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        device: str | None = None,
+        protocol: str = "whole",
+        whole_up_to: int = WHOLE_UP_TO,
+    ) -> None:
+        self.path = Path(path)
+        if protocol != self.protocol:
+            raise OrdnetError(f"an ONNX model has the protocol whole only, not {protocol!r}; use the checkpoint")
+        if device not in (None, "cpu"):
+            raise OrdnetError(f"an ONNX model runs on the CPU here, not on {device}; use the checkpoint")
+        self.whole_up_to = whole_up_to
+        model = _read(self.path)
+        about = {entry.key: entry.value for entry in model.metadata_props}
+        if about.get("format") != FORMAT:
+            raise OrdnetError(f"{self.path} is no model that `ordnet export` wrote; export the checkpoint again")
+        try:
+            self.classes: tuple[str, ...] = tuple(str(name) for name in json.loads(about["classes"]))
+            self.colours: tuple[Colour, ...] = tuple(
+                (int(r), int(g), int(b)) for r, g, b in json.loads(about["colours"])
+            )
+            self._least_side = int(about["least_side"])
+            self._most_pixels = int(about.get("most_pixels", sys.maxsize))
+            self._align_corners = bool(json.loads(about["align_corners"]))
+            _end_before_resizing(model)
+        except (KeyError, TypeError, ValueError, StopIteration) as error:
+            raise OrdnetError(f"{self.path}: its metadata are damaged ({error})") from None
+        try:
+            self._session = session(model.SerializeToString())
+        except Exception as error:  # the runtime's errors have no common class of their own
+            raise OrdnetError(f"{self.path}: ONNX Runtime cannot read it ({_first_line(error)})") from None
+
+    def __call__(self, picture: Picture, progress: Progress | None = None, confidence: bool = False) -> Parse:
+        """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` is for Parser's sake: one pass
+        has no parts. With `confidence` the parse also knows how probable each pixel's class is."""
+        return self._parse(read(picture), name_of(picture), confidence)
+
+    def many(self, pictures: Iterable[Picture]) -> Iterator[Parse]:
+        """One parse after the other, in order; the next picture is read while the network works."""
+        return (self._parse(pixels, name, confidence=False) for pixels, name in read_ahead(pictures))
+
+    def scores(self, picture: Picture) -> np.ndarray:
+        """The scores (K, H, W) float32 at the picture's own size."""
+        pixels = read(picture)
+        height, width = pixels.shape[:2]
+        refuse_too_many_scores(len(self.classes), height, width)
+        ready = padded(pixels, self._least_side)
+        size = ready.shape[:2]
+        scores = F.interpolate(self._small_scores(ready), size, mode="bilinear", align_corners=self._align_corners)
+        return scores[0, :, :height, :width].numpy()
+
+    def _parse(self, pixels: np.ndarray, name: str, confidence: bool) -> Parse:
+        height, width = pixels.shape[:2]
+        ready = padded(pixels, self._least_side)
+        sure = np.empty(ready.shape[:2], np.float16) if confidence else None
+        small = self._small_scores(ready)
+        full = resized(held(small), ready.shape[0], ready.shape[1], self._align_corners)
+        labels = best_classes(full, sure)[:height, :width]
+        return Parse(
+            pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels),
+            None if sure is None else sure[:height, :width], _no_attention,
+        )  # fmt: skip
+
+    def _small_scores(self, pixels: np.ndarray) -> Tensor:
+        """RGB (H, W, 3) uint8 → scores (1, K, h, w) at the features' size. All classes at the picture's size would take
+        gigabytes, and labels are made of them in bands of rows."""
+        height, width = pixels.shape[:2]
+        if height * width > self.whole_up_to:
+            raise OrdnetError(
+                f"{width} x {height} px are more than the {self.whole_up_to / 1e6:g} megapixels that an ONNX model "
+                f"takes in one pass: use the checkpoint, which streams pictures of any size, or a larger "
+                f"--whole-up-to, or make the picture smaller"
+            )
+        if height * width > self._most_pixels:
+            raise OrdnetError(
+                f"{width} x {height} px are too many for a model that attends with a softmax: its map would take more "
+                f"than a gigabyte above {self._most_pixels / 1e6:.2g} megapixels; use the checkpoint, or make the "
+                f"picture smaller"
+            )
+        image = np.ascontiguousarray(pixels.transpose(2, 0, 1)[None], dtype=np.float32)
+        try:
+            (scores,) = self._session.run([SMALL_SCORES], {"image": image})
+        except Exception as error:  # the runtime's errors have no common class of their own
+            raise OrdnetError(
+                f"ONNX Runtime failed on a picture of {width} x {height} px ({_first_line(error)}); if memory ran out, "
+                f"make the picture smaller, or stream it with the checkpoint"
+            ) from None
+        return torch.from_numpy(scores)
+
+
+def _read(path: Path) -> Any:
+    onnx = library("onnx")
+    if not path.is_file():
+        raise OrdnetError(f"no model at {path}")
+    try:
+        return onnx.load_model_from_string(path.read_bytes())
+    except Exception as error:  # protobuf's own class, which onnx does not name
+        raise OrdnetError(f"{path} is no ONNX model, or was cut short ({_first_line(error)})") from None
+
+
+def _end_before_resizing(model: Any) -> None:
+    """Leave the last node out, so that the graph gives the small scores; StopIteration where there is no such node."""
+    last = next(node for node in model.graph.node if SMALL_SCORES in node.input and node.op_type == "Resize")
+    model.graph.node.remove(last)
+    del model.graph.output[:]
+    onnx = library("onnx")
+    free = ["batch", None, None, None]
+    model.graph.output.append(onnx.helper.make_tensor_value_info(SMALL_SCORES, onnx.TensorProto.FLOAT, free))
+
+
+def _no_attention() -> Explainer:
+    raise OrdnetError("an ONNX model gives scores only; use the checkpoint to see what a position attends to")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

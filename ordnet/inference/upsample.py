@@ -1,0 +1,186 @@
+"""Maps with many classes, a band of rows at a time.
+
+150 classes at 1024x2048 take 1.2 GB, and a protocol adds up a dozen such maps. So a map is a recipe for any of its rows
+(`RowMap`): maps are resized, summed and reduced to labels in bands of a few megabytes, and never held whole.
+A band's pixels have the coordinates of the whole map: the result is that of `F.interpolate` on all of it.
+
+Shapes: K classes · H x W map.
+
+Bilinear upsampling of any part of the scores, with the coordinates of the whole picture.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ordnet.errors import OrdnetError
+
+BAND = 2**21
+"""Numbers in one band: small enough for the processor's cache, large enough to keep Python out of the way."""
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """A map (1, K, height, width) whose rows are made when they are asked for."""
+
+    height: int
+    width: int
+    dtype: torch.dtype
+    cost: float
+    """Numbers that it takes to make one row, so that bands can be cut to size."""
+    rows: Callable[[int, int], Tensor]
+    """(first, end) → (1, K, end − first, width)."""
+
+
+def held(scores: Tensor) -> RowMap:
+    """A map (1, K, H, W) that is there already."""
+    _, classes, height, width = scores.shape
+    return RowMap(height, width, scores.dtype, classes * width, lambda first, end: scores[:, :, first:end])
+
+
+def resized(source: RowMap, height: int, width: int, align_corners: bool) -> RowMap:
+    """What `F.interpolate(…, (height, width), mode="bilinear")` would make of the whole of `source`."""
+
+    def rows(first: int, end: int) -> Tensor:
+        if source.height == height:
+            return _widened(source.rows(first, end), width, align_corners)
+        step = _step(source.height, height, align_corners, source.dtype)
+        place = torch.arange(first, end, dtype=torch.float64)
+        place = place * step if align_corners else ((place + 0.5) * step - 0.5).clamp(min=0)
+        above = place.to(torch.int64).clamp(max=source.height - 1)
+        below = (above + 1).clamp(max=source.height - 1)
+        top, bottom = int(above[0]), int(below[-1]) + 1
+        old = _widened(source.rows(top, bottom), width, align_corners)
+        # Each new row mixes two old ones. A product with a narrow matrix does that in half the time of two look-ups.
+        share = (place - above).clamp(0, 1)
+        mixture = torch.zeros(end - first, bottom - top, dtype=torch.float64)
+        mixture.scatter_add_(1, (above - top)[:, None], 1 - share[:, None])
+        mixture.scatter_add_(1, (below - top)[:, None], share[:, None])
+        return mixture.to(old) @ old
+
+    cost = max(source.cost / source.width * width, source.cost * source.height / height)
+    return RowMap(height, width, source.dtype, cost, rows)
+
+
+def _step(size: int, new_size: int, align_corners: bool, dtype: torch.dtype) -> float:
+    """Old rows from one new row to the next, rounded as F.interpolate rounds it: in the precision of the scores."""
+    kind = np.float64 if dtype == torch.float64 else np.float32
+    if align_corners:
+        return float(kind(size - 1) / kind(new_size - 1)) if new_size > 1 else 0.0
+    return float(kind(size) / kind(new_size))
+
+
+def _widened(scores: Tensor, width: int, align_corners: bool) -> Tensor:
+    """Resized along the rows only."""
+    if scores.shape[3] == width:
+        return scores
+    return F.interpolate(scores, (scores.shape[2], width), mode="bilinear", align_corners=align_corners)
+
+
+def bands(scores: RowMap) -> Iterator[tuple[int, Tensor]]:
+    """The first row and the scores (1, K, n, W) of each band, from top to bottom."""
+    step = max(1, int(BAND / scores.cost))
+    for first in range(0, scores.height, step):
+        yield first, scores.rows(first, min(first + step, scores.height))
+
+
+def whole_map(scores: RowMap) -> Tensor:
+    """All rows (1, K, H, W), for pictures whose scores fit into memory."""
+    result: Tensor | None = None
+    for first, band in bands(scores):
+        if result is None:
+            result = band.new_empty(1, band.shape[1], scores.height, scores.width)
+        result[:, :, first : first + band.shape[2]] = band
+    assert result is not None  # a map has at least one row
+    return result
+
+
+def best_classes(
+    scores: RowMap, confidence: NDArray[np.float16] | None = None, logits: bool = True
+) -> NDArray[np.uint8]:
+    """The class with the highest score at every pixel (H, W); the first of equals.
+
+    `confidence` (H, W) is filled with the probability of that class: under a softmax where the scores are `logits`,
+    else as its share of the sum, for scores that are probabilities or sums of exponentials already.
+    """
+    labels = np.empty((scores.height, scores.width), np.uint8)
+    for first, band in bands(scores):
+        if band.shape[1] > 256:
+            raise OrdnetError(f"a label map has at most 256 classes, the network has {band.shape[1]}")
+        rows = slice(first, first + band.shape[2])
+        labels[rows] = _best(band[0]).cpu().numpy()
+        if confidence is not None:
+            confidence[rows] = _probability_of_best(band[0], logits).cpu().numpy()
+    return labels
+
+
+def _best(scores: Tensor) -> Tensor:
+    """(K, n, W) → the best class (n, W) as a byte. torch's argmax takes 3 to 30 times as long on a CPU."""
+    if scores.device.type != "cpu":
+        return scores.argmax(dim=0).to(torch.uint8)
+    best = scores[0].clone()
+    label = torch.zeros_like(best, dtype=torch.uint8)
+    for number, score in enumerate(scores[1:], start=1):
+        # the numbers grow, so the larger of two labels is the later one
+        torch.maximum(label, (score > best).view(torch.uint8).mul_(number), out=label)
+        torch.maximum(best, score, out=best)
+    return label
+
+
+def _probability_of_best(scores: Tensor, logits: bool) -> Tensor:
+    """(K, n, W) → (n, W) in 0..1."""
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    best = scores.amax(dim=0)
+    # relative to the best score no exponential overflows, and the best one's own is 1
+    return (scores - best).exp_().sum(dim=0).reciprocal_() if logits else best / scores.sum(dim=0)
+
+
+STRIP = 8_000_000
+"""Scores that are held at once at the picture's size: 32 MB."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """For some pixels along one side of a picture: between which two positions of the map each lies."""
+
+    positions: slice
+    """The positions that are needed."""
+    low: Tensor
+    high: Tensor
+    """Indices (n,) into `positions`."""
+    weight: Tensor
+    """How far each pixel is on its way from low to high (n,), in 0..1."""
+
+
+def axis(pixels: slice, picture: int, positions: int, align_corners: bool) -> Axis:
+    """`picture` and `positions` are the whole side in pixels and in positions; the rule is F.interpolate's."""
+    at = torch.arange(pixels.start, pixels.stop, dtype=torch.float64)
+    if align_corners:
+        at = at * ((positions - 1) / max(picture - 1, 1))
+    else:
+        at = ((at + 0.5) * (positions / picture) - 0.5).clamp_(min=0)
+    low = at.floor().long().clamp_(max=positions - 1)
+    high = (low + 1).clamp_(max=positions - 1)
+    first = int(low[0])
+    return Axis(slice(first, int(high[-1]) + 1), low - first, high - first, at - low)
+
+
+def strips(scores: Tensor, rows: Axis, columns: Axis) -> Iterator[tuple[slice, Tensor]]:
+    """Scores (K, h, w) at the positions of both axes → (K, n, W) at their pixels, a few rows at a time."""
+    wide = _lerp(scores, columns, dim=2)
+    height = max(1, STRIP // (wide.shape[0] * wide.shape[2]))
+    for start in range(0, len(rows.low), height):
+        strip = slice(start, min(start + height, len(rows.low)))
+        part = Axis(rows.positions, rows.low[strip], rows.high[strip], rows.weight[strip])
+        yield strip, _lerp(wide, part, dim=1)
+
+
+def _lerp(scores: Tensor, along: Axis, dim: int) -> Tensor:
+    low, high = (scores.index_select(dim, index.to(scores.device)) for index in (along.low, along.high))
+    weight = along.weight.to(scores)
+    return low.lerp_(high, weight if dim == 2 else weight[:, None])

@@ -1,0 +1,5 @@
+"""The page that a run leaves behind: report.html."""
+
+from ordnet.lazy import submodules
+
+__getattr__ = submodules(__name__)

@@ -1,0 +1,163 @@
+"""A run's report: what the log, the last evaluation and the data set say, put together for ordnet.training.report.page.
+
+Attention at two positions of one picture, for the report.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ordnet.config import Settings, read
+from ordnet.data.catalogue import open_dataset
+from ordnet.data.dataset import Dataset
+from ordnet.data.labels import IGNORE
+from ordnet.evaluation.evaluate import Evaluation, Extremes, Seen, evaluate
+from ordnet.files import write_text
+from ordnet.inference.explain import Explainer, why_not
+from ordnet.inference.prepare import for_inference
+from ordnet.model import checkpoint
+from ordnet.model.network import Network
+from ordnet.training.report import facts as run_facts
+from ordnet.training.report.page import Example, RunReport, report
+from ordnet.training.run_folder import RunFolder
+from ordnet.training.vitals import in_words
+
+PICTURES = 3
+"""So many of the best, and of the worst."""
+
+
+def write(
+    folder: RunFolder,
+    settings: Settings,
+    net: Network,
+    train_set: Dataset,
+    val_set: Dataset,
+    evaluation: Evaluation,
+    extremes: Extremes,
+) -> None:
+    """Write report.html; `evaluation` and `extremes` are of `net` on `val_set`."""
+    records = [json.loads(line) for line in folder.log.read_text(encoding="utf-8").splitlines()]
+    epochs = [record for record in records if record["event"] == "epoch"]
+    facts, shares = run_facts.data(settings, train_set, evaluation)
+    classes = evaluation.classes
+    run = RunReport(
+        title=folder.path.resolve().name,
+        names=classes.names,
+        colours=classes.colours,
+        ranges=classes.ranges,
+        figures=evaluation.figures(),
+        headline=_headline(evaluation, epochs),
+        epochs=epochs,
+        matrix=evaluation.confusion.matrix,
+        best=[_example(seen, val_set) for seen in extremes.best],
+        worst=[_example(seen, val_set) for seen in extremes.worst],
+        examples_note=_examples_note(extremes, evaluation),
+        attention=attention_examples(net, val_set, extremes.best),
+        vitals=in_words(epochs[-1]),
+        data=facts,
+        shares=shares,
+        changed=run_facts.changed(settings),
+        settings=settings.to_yaml(),
+        cost=run_facts.cost(records, net, settings.training.crop),
+        environment=run_facts.environment(records),
+    )
+    write_text(folder.report, report(run))
+
+
+def guarded(say: Callable[[str], None], make: Callable[[], object]) -> None:
+    """A trained network is worth more than its report: whatever goes wrong in `make` is said, and no more."""
+    try:
+        make()
+    except Exception as error:  # from plotting to a full disk
+        reason = (str(error).strip().splitlines() or [""])[0]
+        say(f"the report could not be written ({type(error).__name__}: {reason}); the run itself is complete")
+
+
+def rebuild(path: str | Path) -> Path:
+    """Evaluate a run folder's last network again and write its report anew."""
+    folder = RunFolder(Path(path))
+    settings, net = read(folder.settings), checkpoint.load(folder.last).net
+    train_set, val_set = (open_dataset(settings.data.name, s) for s in (settings.data.split, settings.data.val_split))
+    extremes = Extremes(PICTURES)
+    evaluation = evaluate(
+        net, val_set, settings.evaluation.protocol,
+        base=settings.data.base_size or 520, crop=settings.training.crop,
+        skip_broken=settings.data.skip_broken, look=extremes.add,
+    )  # fmt: skip
+    write(folder, settings, net, train_set, val_set, evaluation, extremes)
+    return folder.report
+
+
+def _headline(evaluation: Evaluation, epochs: list[dict[str, Any]]) -> str:
+    details = ", ".join(f"{name} {value}" for name, value in evaluation.details.items())
+    protocol = evaluation.protocol + (f" ({details})" if details else "")
+    words = (
+        f"A training run of ordnet: {epochs[-1]['epoch']} epochs, then {evaluation.images:,} pictures of "
+        f"{evaluation.data}, split {evaluation.split}, with the protocol {protocol}."
+    )
+    scored = [record for record in epochs if record.get("miou") is not None]
+    if not scored:
+        return words
+    best = max(scored, key=lambda record: record["miou"])
+    return f"{words} The best epoch was {best['epoch']}, with mIoU {best['miou']:.4f}; it is kept as best.safetensors."
+
+
+def _example(seen: Seen, data: Dataset) -> Example:
+    about = f"{seen.accuracy:.1%} of the pixels are right."
+    if seen.mistake:
+        truth, taken_for, share = seen.mistake
+        names = data.classes.names
+        about += f" Most frequent mistake: {names[truth]} taken for {names[taken_for]}, {share:.1%} of the pixels."
+    return Example(data.ids[seen.index], about, seen.image, seen.truth, seen.labels)
+
+
+def _examples_note(extremes: Extremes, evaluation: Evaluation) -> str:
+    if extremes.seen == evaluation.images:
+        return f"By pixel accuracy, of {extremes.seen:,} pictures."
+    return (
+        f"By pixel accuracy, of {extremes.seen:,} of the {evaluation.images:,} pictures: "
+        "those that the first process evaluated and that have pixels that count."
+    )
+
+
+_MOST = 4_000_000
+"""Pixels beyond which a picture is looked at in a smaller copy."""
+
+
+def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> list[tuple[Image.Image, str]]:
+    """Drawings with captions; none for a network without attention, or where no picture was parsed."""
+    if why_not(net) or not best:
+        return []
+    seen = best[0]
+    pixels = np.asarray(data.image(seen.index))
+    explainer = Explainer(for_inference(net), pixels, _MOST)
+    shrunk = pixels.shape[0] / seen.truth.shape[0], pixels.shape[1] / seen.truth.shape[1]
+    shown = []
+    for class_id in _telling(seen.truth, data.classes.ranges):
+        row, column = _inside(seen.truth == class_id)
+        y, x = int((row + 0.5) * shrunk[0]), int((column + 0.5) * shrunk[1])
+        place = f"{data.classes.names[class_id]} at x {x}, y {y} of {data.ids[seen.index]}"
+        shown.append((explainer.at(x, y).draw(), f"What a position attends to: {place}."))
+    return shown
+
+
+def _telling(truth: np.ndarray, ranges: Sequence[str] | None) -> list[int]:
+    """Two classes of the picture: one that needs middle and one that needs long range, else the largest."""
+    counts = np.bincount(truth[truth != IGNORE], minlength=1)
+    largest = [int(c) for c in np.argsort(-counts, kind="stable") if counts[c]]
+    if ranges is None:
+        return largest[:2]
+    needed = [next((c for c in largest if ranges[c] == name), None) for name in ("middle", "long")]
+    return list(dict.fromkeys([*(c for c in needed if c is not None), *largest]))[:2]
+
+
+def _inside(where: np.ndarray) -> tuple[int, int]:
+    """Row and column of the marked pixel nearest to the middle of all marked ones."""
+    places = np.argwhere(where)
+    distances = ((places - places.mean(axis=0)) ** 2).sum(axis=1)
+    row, column = places[distances.argmin()]
+    return int(row), int(column)

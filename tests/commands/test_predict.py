@@ -1,0 +1,253 @@
+"""`ordnet predict` through the real command line, with the inputs people really have."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import ordnet
+from ordnet.commands import app
+from ordnet.data.pictures import find_pictures
+from ordnet.errors import OrdnetError
+from ordnet.inference.parser import Parser
+from ordnet.model import checkpoint
+
+NAMES = ("sky", "tree", "road")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model") / "m.safetensors"
+    net = ordnet.build("ordnet", classes=3, backbone="tiny")
+    checkpoint.save(path, net, NAMES, ((0, 0, 255), (0, 255, 0), (128, 128, 128)))
+    return str(path)
+
+
+def photo(path: Path, height=30, width=40, seed=0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def run(*words, **environment):
+    return CliRunner().invoke(app, ["predict", *map(str, words)], env=environment)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def wide_tiff(channels: int) -> bytes:
+    """A 4 x 4 TIFF with this many 8-bit channels."""
+    side, entries = 4, 10
+    bits_at = 8 + 2 + 12 * entries + 4
+    pixels_at = bits_at + 2 * channels
+    tags = [
+        (256, 3, 1, side), (257, 3, 1, side), (258, 3, channels, bits_at), (259, 3, 1, 1), (262, 3, 1, 1),
+        (273, 4, 1, pixels_at), (277, 3, 1, channels), (278, 3, 1, side), (279, 4, 1, side * side * channels),
+        (284, 3, 1, 1),
+    ]  # fmt: skip
+    directory = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    head = b"II*\0" + struct.pack("<I", 8) + struct.pack("<H", entries) + directory + struct.pack("<I", 0)
+    return head + struct.pack("<H", 8) * channels + bytes(side * side * channels)
+
+
+def test_hostile_files_are_reported_and_the_rest_is_done(model, tmp_path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    photo(folder / "good.png")
+    photo(folder / "pixel.png", 1, 1)
+    photo(folder / "line.png", 1, 5000)
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50).save(folder / "deep.png")
+    frames = [Image.new("RGB", (40, 30), colour) for colour in ("red", "blue")]
+    frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])
+    broken = ("zero.png", "text.png", "cut.jpg", "wide.tif", "huge.png")
+    (folder / "zero.png").write_bytes(b"")
+    (folder / "text.png").write_text("this is not a picture")
+    whole = photo(tmp_path / "whole.jpg", 200, 200).read_bytes()
+    (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder / "wide.tif").write_bytes(wide_tiff(200))
+    # a header that promises 3.6 gigapixels must not be decoded
+    header = (folder / "good.png").read_bytes()
+    (folder / "huge.png").write_bytes(header[:16] + struct.pack(">II", 60000, 60000) + header[24:])
+
+    command = [sys.executable, "-m", "ordnet", "predict", model, str(folder), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"{len(broken)} of 10 pictures failed" in done.stderr
+    messages = done.stderr.split("failed:")[1].splitlines()
+    assert all(any(name in line for line in messages) for name in broken), done.stderr
+    assert names_in(out) == sorted(
+        f"{stem}.{kind}"
+        for stem in ("good", "pixel", "line", "deep", "moving")
+        for kind in ("overlay.png", "labels.png", "palette.png", "json")
+    )
+    for stem, size in {"pixel": (1, 1), "line": (5000, 1), "deep": (40, 30), "moving": (40, 30)}.items():
+        with Image.open(out / f"{stem}.labels.png") as image:
+            assert image.size == size
+
+
+def test_results_equal_the_parsers(model, tmp_path):
+    path = photo(tmp_path / "a.png")
+    assert run(model, path, "--out", tmp_path / "out", "--save", "labels,beside").exit_code == 0
+    assert names_in(tmp_path / "out") == ["a.beside.png", "a.json", "a.labels.png"]
+    parse = ordnet.load(model)(path)
+    with Image.open(tmp_path / "out" / "a.labels.png") as image:
+        np.testing.assert_array_equal(np.asarray(image), parse.labels)
+    record = json.loads((tmp_path / "out" / "a.json").read_text())
+    assert record["areas"] == parse.areas()
+    assert record["protocol"] == "whole"
+
+
+def test_streaming_from_the_command_line(model, tmp_path):
+    path = photo(tmp_path / "a.png", 90, 110)
+    for limit in ("0", "4"):
+        assert run(model, path, "--out", tmp_path / limit, "--save", "labels", "--whole-up-to", limit).exit_code == 0
+    with Image.open(tmp_path / "0" / "a.labels.png") as one, Image.open(tmp_path / "4" / "a.labels.png") as other:
+        assert np.mean(np.asarray(one) == np.asarray(other)) > 0.999
+
+
+def test_what_is_done_is_skipped_until_something_changes(model, tmp_path):
+    path, out = photo(tmp_path / "a.png"), tmp_path / "out"
+    first = run(model, path, "--out", out)
+    assert "1 parsed, 0 were done" in first.stdout
+    assert "0 parsed, 1 were done" in run(model, path, "--out", out).stdout
+    assert "1 parsed" in run(model, path, "--out", out, "--force").stdout
+    # another picture to draw, another strength, a missing file, a changed picture
+    assert "1 parsed" in run(model, path, "--out", out, "--save", "overlay,labels,palette,beside").stdout
+    assert "1 parsed" in run(model, path, "--out", out, "--strength", "0.7").stdout
+    assert "1 parsed" in run(model, path, "--out", out).stdout
+    (out / "a.labels.png").unlink()
+    assert "1 parsed" in run(model, path, "--out", out).stdout
+    photo(path, seed=1)
+    assert "1 parsed" in run(model, path, "--out", out).stdout
+    (out / "a.json").write_text("[half a fi")
+    assert "1 parsed" in run(model, path, "--out", out).stdout
+    assert "0 parsed, 1 were done" in run(model, path, "--out", out).stdout
+
+
+def test_another_model_starts_anew(model, tmp_path):
+    path, out = photo(tmp_path / "a.png"), tmp_path / "out"
+    run(model, path, "--out", out)
+    moved = tmp_path / "moved.safetensors"
+    moved.write_bytes(Path(model).read_bytes())
+    assert "1 were done" in run(moved, path, "--out", out).stdout
+    checkpoint.save(moved, ordnet.build("mr", classes=3, backbone="tiny"), NAMES, ((0, 0, 0),) * 3)
+    assert "1 parsed" in run(moved, path, "--out", out).stdout
+
+
+def test_results_of_another_picture_are_not_overwritten(model, tmp_path):
+    one, other, out = photo(tmp_path / "x" / "a.png"), photo(tmp_path / "y" / "a.png", seed=1), tmp_path / "out"
+    run(model, one, "--out", out)
+    before = (out / "a.labels.png").read_bytes()
+    second = run(model, other, "--out", out)
+    assert second.exit_code == 1
+    assert "results of" in second.stderr and "--force" in second.stderr
+    assert (out / "a.labels.png").read_bytes() == before
+    assert run(model, other, "--out", out, "--force").exit_code == 0
+
+
+def test_processes_share_the_pictures(model, tmp_path):
+    for i in range(5):
+        photo(tmp_path / "in" / f"{i}.png", seed=i)
+    for rank in range(2):
+        done = run(model, tmp_path / "in", "--out", tmp_path / "out", RANK=str(rank), WORLD_SIZE="2")
+        assert f"{3 - rank} parsed, 0 were done" in done.stdout
+    assert len(names_in(tmp_path / "out")) == 5 * 4
+
+
+def listed(tmp_path, *words, **options):
+    return {
+        found.path.relative_to(tmp_path).as_posix(): found.stem
+        for found in find_pictures([str(tmp_path / word) for word in words], **options)
+    }
+
+
+def test_names_tell_pictures_apart(tmp_path):
+    for name in ("x/a.png", "y/a.png", "x/b.png", "x/b.jpg", "x/sub/c.png", "x/A.png"):
+        photo(tmp_path / name)
+    assert listed(tmp_path, "x/b.png") == {"x/b.png": "b"}
+    assert listed(tmp_path, "x/b.png", "x/b.jpg") == {"x/b.png": "b.png", "x/b.jpg": "b.jpg"}
+    assert listed(tmp_path, "x/a.png", "y/a.png", "x/b.png") == {
+        "x/a.png": "x/a.png", "y/a.png": "y/a.png", "x/b.png": "b",
+    }  # fmt: skip
+    folder = listed(tmp_path, "x")
+    assert folder["x/sub/c.png"] == "sub/c"
+    assert len({stem.lower() for path, stem in folder.items() if path != "x/A.png"}) == len(folder) - 1
+    # the same picture twice is one picture
+    assert listed(tmp_path, "x/b.png", "x/b.png", "x/../x/b.png") == {"x/b.png": "b"}
+
+
+def test_folders_patterns_and_odd_names(tmp_path):
+    for name in (
+        "in/a.png",
+        "in/.hidden.png",
+        "in/deep/er/b.JPG",
+        "in/[1].png",
+        "in/notes.txt",
+        "in/out/a.overlay.png",
+    ):
+        photo(tmp_path / name) if not name.endswith("txt") else (tmp_path / name).write_text("")
+    assert set(listed(tmp_path, "in", leave_out=tmp_path / "in" / "out")) == {
+        "in/a.png", "in/deep/er/b.JPG", "in/[1].png",
+    }  # fmt: skip
+    assert set(listed(tmp_path, "in/**/*.JPG")) == {"in/deep/er/b.JPG"}
+    assert set(listed(tmp_path, "in/[1].png")) == {"in/[1].png"}
+    with pytest.raises(OrdnetError, match=r"no picture, folder or match for .*nothing"):
+        listed(tmp_path, "nothing*.png")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(OrdnetError, match=r"no pictures in .*empty"):
+        listed(tmp_path, "empty")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--save", "mask"], "expected some of overlay, labels, palette, beside"),
+        (["--save", ","], "expected some of"),
+        (["--protocol", "best"], "there are whole, multiscale, encnet"),
+        (["--device", "toaster"], "no device 'toaster'"),
+    ],
+)
+def test_wrong_options_are_named(model, tmp_path, words, message):
+    done = run(model, photo(tmp_path / "a.png"), "--out", tmp_path / "out", *words)
+    assert isinstance(done.exception, OrdnetError)
+    assert message in str(done.exception)
+
+
+def test_a_full_memory_is_reported_and_the_rest_is_done(model, tmp_path, monkeypatch):
+    parse = Parser.__call__
+
+    def full_for_large_pictures(self, picture, progress=None):
+        if Path(picture).name == "large.png":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return parse(self, picture, progress)
+
+    monkeypatch.setattr(Parser, "__call__", full_for_large_pictures)
+    done = run(model, photo(tmp_path / "large.png"), photo(tmp_path / "small.png"), "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "large.png: not enough memory" in done.stderr
+    assert "1 parsed" in done.stdout
+
+
+def test_an_out_that_is_a_file_is_refused(model, tmp_path):
+    path = photo(tmp_path / "a.png")
+    done = run(model, path, "--out", path)
+    assert "is a file; give a folder" in str(done.exception)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_files_are_reported(model, tmp_path):
+    path = photo(tmp_path / "a.png")
+    path.chmod(0)
+    assert run(model, path, "--out", tmp_path / "out").exit_code == 1

@@ -1,0 +1,463 @@
+"""Tiny replicas of each benchmark's official layout, with the real label encodings, read back exactly."""
+
+import multiprocessing
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+
+from ordnet.data.catalogue import OPENERS, open_dataset
+from ordnet.data.class_list import classes_of, read
+from ordnet.data.dataset import read_pair
+from ordnet.data.label_files import read_mat
+from ordnet.data.labels import IGNORE, OutsideClasses
+from ordnet.errors import OrdnetError
+
+RNG = np.random.default_rng(0)
+SHAPE = (6, 9)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+
+
+def picture(path, shape=SHAPE):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(RNG.integers(0, 256, (*shape, 3), dtype=np.uint8)).save(path)
+
+
+def index_png(path, raw):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(raw.astype(np.uint8)).save(path)
+
+
+def paletted_png(path, raw):
+    image = Image.fromarray(raw.astype(np.uint8)).convert("P")
+    colours = [row.colour for row in read("voc")]
+    image.putpalette([value for colour in colours for value in colour])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # converting grey to P keeps the values as indices
+    assert np.array_equal(np.asarray(image), raw)
+    image.save(path)
+
+
+def mat(path, **values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    savemat(path, values)
+
+
+def lines(path, ids):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(ids) + "\n")
+
+
+def raw_of(values):
+    """A label in which all these raw values occur."""
+    return np.resize(np.array(values), (len(values) // SHAPE[1] + 1, SHAPE[1]))
+
+
+def read_all(spec, split):
+    dataset = pickle.loads(pickle.dumps(open_dataset(spec, split)))  # as a worker receives it
+    assert dataset.split == split and dataset.name == spec.partition(":")[0]
+    return dataset, {key: read_pair(dataset, index)[1] for index, key in enumerate(dataset.ids)}
+
+
+# ADE20K
+
+
+def make_ade20k(root):
+    raw = raw_of(range(151))
+    for folder, key in (("training", "ADE_train_00000001"), ("validation", "ADE_val_00000001")):
+        picture(root / f"ADEChallengeData2016/images/{folder}/{key}.jpg", raw.shape)
+        index_png(root / f"ADEChallengeData2016/annotations/{folder}/{key}.png", raw)
+    picture(root / "release_test/testing/ADE_test_00000001.jpg")
+    return raw
+
+
+def test_ade20k(tmp_path):
+    raw = make_ade20k(tmp_path)
+    dataset, labels = read_all(f"ade20k:{tmp_path}", "train")
+    assert len(dataset.classes) == 150 and dataset.classes.names[:3] == ("wall", "building", "sky")
+    assert np.array_equal(labels["ADE_train_00000001"], np.where(raw == 0, IGNORE, raw - 1))
+    assert list(read_all(f"ade20k:{tmp_path}/ADEChallengeData2016", "val")[1]) == ["ADE_val_00000001"]
+    assert list(read_all(f"ade20k:{tmp_path}", "trainval")[1]) == ["ADE_train_00000001", "ADE_val_00000001"]
+    test = open_dataset(f"ade20k:{tmp_path}", "test")
+    assert list(test.ids) == ["ADE_test_00000001"] and test.image(0).size == SHAPE[::-1] and test.files(0)[1] == ""
+    with pytest.raises(OrdnetError, match="test split of ade20k has no labels"):
+        test.label(0)
+    assert np.array_equal(dataset.rule.decode(labels["ADE_train_00000001"]), raw)
+
+
+# PASCAL-Context
+
+
+def make_context(root, labels):
+    base = root / "VOCdevkit/VOC2010"
+    lines(base / "ImageSets/Main/train.txt", ["2008_000002"])
+    lines(base / "ImageSets/Main/val.txt", ["2008_000003"])
+    raw = raw_of(range(460))
+    for key in ("2008_000002", "2008_000003"):
+        picture(base / f"JPEGImages/{key}.jpg", raw.shape)
+        mat(root / labels / f"{key}.mat", LabelMap=raw.astype(np.uint16))
+    return raw
+
+
+@pytest.mark.parametrize("labels", ["VOCdevkit/VOC2010/trainval", "VOCdevkit/trainval", "trainval"])
+def test_pascal_context_mat(tmp_path, labels):
+    raw = make_context(tmp_path, labels)
+    by_name = {row.name: row.raw for row in read("pascal_context")}
+    dataset, found = read_all(f"pascal-context:{tmp_path}", "train")
+    assert len(dataset.classes) == 59
+    for class_id, name in enumerate(dataset.classes.names):
+        assert np.array_equal(found["2008_000002"] == class_id, raw == by_name[name])
+    assert np.array_equal(found["2008_000002"] == IGNORE, ~np.isin(raw, [r for r in by_name.values() if r]))
+    sixty, with_background = read_all(f"pascal-context-60:{tmp_path}/VOCdevkit", "trainval")
+    assert len(sixty.classes) == 60 and sixty.classes.names[0] == "background" and len(sixty.ids) == 2
+    assert sixty.classes.names[1:] == dataset.classes.names and sixty.classes.colours[1:] == dataset.classes.colours
+    shifted = np.where(found["2008_000002"] == IGNORE, 0, found["2008_000002"] + 1)
+    assert np.array_equal(with_background["2008_000002"], shifted)
+
+
+def test_pascal_context_png(tmp_path):
+    raw = raw_of([*range(60), 255])
+    base = tmp_path / "VOC2010"
+    for split, key in (("train", "a"), ("val", "b")):
+        lines(base / f"ImageSets/SegmentationContext/{split}.txt", [key])
+        picture(base / f"JPEGImages/{key}.jpg", raw.shape)
+        index_png(base / f"SegmentationClassContext/{key}.png", raw)
+    expected = np.where((raw == 0) | (raw == 255), IGNORE, raw - 1)
+    assert np.array_equal(read_all(f"pascal-context:{tmp_path}", "val")[1]["b"], expected)
+    assert np.array_equal(read_all(f"pascal-context-60:{base}", "val")[1]["b"], raw)
+
+
+# COCO-Stuff 10k
+
+
+def make_coco(root, write):
+    rows = read("coco_stuff")
+    raw = raw_of([0, *(row.raw for row in rows)])
+    for split, key in (("train", "COCO_train2014_000000000077"), ("test", "COCO_train2014_000000000081")):
+        lines(root / f"imageLists/{split}.txt", [key])
+        write(split, key, raw)
+    expected = np.full(raw.shape, IGNORE)
+    for row in rows:
+        expected[raw == row.raw] = row.class_id
+    return expected
+
+
+def test_coco_stuff_mat(tmp_path):
+    def write(split, key, raw):
+        picture(tmp_path / f"images/{key}.jpg", raw.shape)
+        mat(tmp_path / f"annotations/{key}.mat", S=raw.astype(np.uint16), captions="something")
+
+    expected = make_coco(tmp_path, write)
+    dataset, labels = read_all(f"coco-stuff:{tmp_path}", "train")
+    assert len(dataset.classes) == 171 and dataset.classes.names[11] == "stop sign"
+    assert np.array_equal(labels["COCO_train2014_000000000077"], expected)
+    val = read_all(f"coco-stuff:{tmp_path}", "val")[1]
+    assert list(val) == list(read_all(f"coco-stuff:{tmp_path}", "test")[1]) == ["COCO_train2014_000000000081"]
+    assert len(read_all(f"coco-stuff:{tmp_path}", "trainval")[1]) == 2
+    # a raw id that is never used is an error that names file, value and count
+    mat(tmp_path / "annotations/COCO_train2014_000000000077.mat", S=np.full(expected.shape, 12, dtype=np.uint8))
+    with pytest.raises(OutsideClasses, match=rf"000000000077\.mat.* 12 \({expected.size} pixels\)"):
+        read_all(f"coco-stuff:{tmp_path}", "train")
+
+
+def test_coco_stuff_converted(tmp_path):
+    def raw_ids(split, key, raw):
+        picture(tmp_path / f"raw/images/{key}.jpg", raw.shape)
+        index_png(tmp_path / f"raw/annotations/{key}.png", raw)
+
+    def train_ids(split, key, raw):
+        picture(tmp_path / f"numbered/images/{split}2014/{key}.jpg", raw.shape)
+        numbers = np.searchsorted([row.raw for row in read("coco_stuff")], raw, side="right")
+        index_png(tmp_path / f"numbered/annotations/{split}2014/{key}_labelTrainIds.png", numbers)
+        mat(tmp_path / f"numbered/annotations/{key}.mat", S=raw)
+
+    for name, write in (("raw", raw_ids), ("numbered", train_ids)):
+        expected = make_coco(tmp_path / name, write)
+        for label in read_all(f"coco-stuff:{tmp_path / name}", "trainval")[1].values():
+            assert np.array_equal(label, expected)
+
+
+# PASCAL VOC
+
+
+def make_voc(root):
+    base = root / "VOCdevkit/VOC2012"
+    raw = raw_of([*range(21), 255])
+    for split, ids in (("train", ["a", "b"]), ("val", ["c"]), ("test", ["t"])):
+        lines(base / f"ImageSets/Segmentation/{split}.txt", ids)
+        for key in ids:
+            picture(base / f"JPEGImages/{key}.jpg", raw.shape)
+            if split != "test":
+                paletted_png(base / f"SegmentationClass/{key}.png", raw)
+    return base, raw
+
+
+def sbd(path, raw):
+    mat(path, GTcls={"Boundaries": np.zeros((20, 1)), "Segmentation": raw.astype(np.uint8), "CategoriesPresent": [1]})
+
+
+def test_voc_plain(tmp_path):
+    base, raw = make_voc(tmp_path)
+    for path in (tmp_path, tmp_path / "VOCdevkit", base):
+        dataset, labels = read_all(f"voc:{path}", "trainval")
+        assert list(labels) == ["a", "b", "c"] and dataset.classes.names[15] == "person"
+        assert all(np.array_equal(label, raw) for label in labels.values())
+    assert list(open_dataset(f"voc:{base}", "test").ids) == ["t"]
+    with pytest.raises(
+        OrdnetError, match=r"augmented splits need more labels.*SegmentationClassAug.*benchmark_RELEASE"
+    ):
+        open_dataset(f"voc:{base}", "trainaug")
+
+
+@pytest.mark.parametrize("place", ["benchmark_RELEASE/dataset", "VOCdevkit/VOCaug/dataset"])
+def test_voc_augmented_with_sbd(tmp_path, place):
+    base, raw = make_voc(tmp_path)
+    # SBD also labels pictures of VOC's train (b) and val (c), differently
+    for key in ("b", "c", "d", "e"):
+        sbd(tmp_path / place / f"cls/{key}.mat", np.full(raw.shape, 7))
+        picture(tmp_path / place / f"img/{key}.jpg", raw.shape)
+    picture(base / "JPEGImages/d.jpg", raw.shape)
+    dataset, labels = read_all(f"voc:{tmp_path}", "trainaug")
+    assert sorted(labels) == ["a", "b", "d", "e"]
+    assert np.array_equal(labels["b"], raw) and (labels["d"] == 7).all() and (labels["e"] == 7).all()
+    images = {key: dataset.files(index)[0] for index, key in enumerate(dataset.ids)}
+    assert "JPEGImages" in images["d"] and "img" in images["e"]
+    both = read_all(f"voc:{base}", "trainvalaug")[1]
+    assert sorted(both) == ["a", "b", "c", "d", "e"] and np.array_equal(both["c"], raw)
+
+
+def test_voc_augmented_with_pngs(tmp_path):
+    base, raw = make_voc(tmp_path)
+    for key in ("a", "c", "d"):
+        index_png(base / f"SegmentationClassAug/{key}.png", np.full(raw.shape, 7))
+    picture(base / "JPEGImages/d.jpg", raw.shape)
+    labels = read_all(f"voc:{base}", "trainaug")[1]
+    assert sorted(labels) == ["a", "b", "d"] and (labels["d"] == 7).all() and np.array_equal(labels["a"], raw)
+
+
+# CamVid
+
+
+def test_camvid_segnet(tmp_path):
+    raw = raw_of(range(12))
+    for split in ("train", "val", "test"):
+        picture(tmp_path / f"CamVid/{split}/{split}_1.png", raw.shape)
+        index_png(tmp_path / f"CamVid/{split}annot/{split}_1.png", raw)
+    dataset, labels = read_all(f"camvid:{tmp_path}", "trainval")
+    assert list(labels) == ["train_1", "val_1"] and len(dataset.classes) == 11
+    assert np.array_equal(labels["train_1"], np.where(raw == 11, IGNORE, raw))
+    assert list(read_all(f"camvid:{tmp_path}/CamVid", "test")[1]) == ["test_1"]
+
+
+def test_camvid_official(tmp_path):
+    rows = read("camvid_32")
+    which = raw_of(range(32))
+    colours = np.array([row.colour for row in rows], dtype=np.uint8)[which]
+    ids = {
+        "train": ["0001TP_008520", "0006R0_f00930", "0016E5_00901", "0016E5_08190"],
+        "val": ["0016E5_07959", "0016E5_08159"],
+        "test": ["0001TP_008550", "Seq05VD_f00000"],
+    }
+    for key in (*ids["train"], *ids["val"], *ids["test"]):
+        picture(tmp_path / f"701_StillsRaw_full/{key}.png", which.shape)
+        (tmp_path / "LabeledApproved_full").mkdir(exist_ok=True)
+        Image.fromarray(colours).save(tmp_path / f"LabeledApproved_full/{key}_L.png")
+    for split, expected in ids.items():
+        dataset, labels = read_all(f"camvid:{tmp_path}", split)
+        assert list(labels) == expected
+    names = np.array([*dataset.classes.names, *[""] * 244, "void"])[labels["Seq05VD_f00000"]]
+    for original, grouped in (
+        ("Sidewalk", "pavement"),
+        ("SUVPickupTruck", "car"),
+        ("Child", "pedestrian"),
+        ("Void", "void"),
+    ):
+        assert set(names[which == [row.name for row in rows].index(original)]) == {grouped}
+
+
+def test_camvid_as_a_folder(tmp_path):
+    raw = raw_of([*range(11), 255])
+    for split in ("train", "val", "test"):
+        lines(tmp_path / f"{split}.txt", [split])
+        picture(tmp_path / f"images/{split}.jpg", raw.shape)
+        index_png(tmp_path / f"labels/{split}.png", raw)
+    assert np.array_equal(read_all(f"camvid:{tmp_path}", "test")[1]["test"], raw)
+
+
+# the tables
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("ade20k", 150), ("pascal_context", 59), ("coco_stuff", 171), ("voc", 21), ("camvid", 11)]
+)
+def test_tables_number_the_classes_without_gaps(name, count):
+    rows = read(name)
+    assert sorted(row.class_id for row in rows if row.class_id != IGNORE) == list(range(count))
+    assert len({row.raw for row in rows}) == len(rows) and len(set(classes_of(rows).names)) == count
+
+
+# .mat labels and their PNGs
+
+
+@pytest.fixture
+def mat_file(tmp_path):
+    path = tmp_path / "labels/a.mat"
+    mat(path, S=RNG.integers(0, 460, (50, 60)).astype(np.uint16))
+    return path
+
+
+def cached(path):
+    return path.parent.with_name("labels.png-cache") / "a.png"
+
+
+def test_mat_is_read_once(mat_file, monkeypatch):
+    first = read_mat(str(mat_file), "S")
+    assert first.max() > 255 and cached(mat_file).is_file()
+    monkeypatch.setitem(sys.modules, "scipy.io", None)  # from here on scipy cannot be imported
+    assert np.array_equal(read_mat(str(mat_file), "S"), first)
+    cached(mat_file).unlink()
+    with pytest.raises(OrdnetError, match=r"needs scipy: pip install 'ordnet\[coco\]'"):
+        read_mat(str(mat_file), "S")
+
+
+def test_a_changed_mat_is_noticed(mat_file):
+    read_mat(str(mat_file), "S")
+    changed = np.full((50, 60), 7, dtype=np.uint16)
+    mat(mat_file, S=changed)
+    assert np.array_equal(read_mat(str(mat_file), "S"), changed)
+    assert np.array_equal(read_mat(str(mat_file), "S"), changed)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"nonsense"])
+def test_a_damaged_png_counts_as_none(mat_file, damage):
+    first = read_mat(str(mat_file), "S")
+    cached(mat_file).write_bytes(damage(cached(mat_file).read_bytes()))
+    assert np.array_equal(read_mat(str(mat_file), "S"), first)
+    assert Image.open(cached(mat_file)).size == (60, 50)
+
+
+def test_the_users_cache_stands_in_for_a_folder_that_cannot_be_written(mat_file, tmp_path):
+    cached(mat_file).parent.write_text("a file where the cache folder should be: nobody can write there, not even root")
+    first = read_mat(str(mat_file), "S")
+    (kept,) = (tmp_path / "user-cache").rglob("a.png")
+    assert np.array_equal(np.asarray(Image.open(kept)), first)
+    stamp = kept.stat().st_mtime_ns
+    assert np.array_equal(read_mat(str(mat_file), "S"), first) and kept.stat().st_mtime_ns == stamp
+
+
+def test_without_any_place_to_write_labels_are_read_all_the_same(mat_file, tmp_path):
+    cached(mat_file).parent.write_text("")
+    (tmp_path / "user-cache").write_text("")
+    assert read_mat(str(mat_file), "S").shape == (50, 60)
+
+
+def test_a_killed_reader_leaves_nothing_broken(mat_file):
+    # the second process dies when its PNG is written but not yet in place
+    script = """
+        import os, signal, sys
+        os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+        from ordnet.data.label_files import read_mat
+        read_mat(sys.argv[1], "S")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(mat_file)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list(cached(mat_file).parent.iterdir()) and not cached(mat_file).exists()
+    first = read_mat(str(mat_file), "S")
+    assert cached(mat_file).is_file() and np.array_equal(read_mat(str(mat_file), "S"), first)
+
+
+def read_many(path, times):
+    return [read_mat(path, "S").tobytes() for _ in range(times)]
+
+
+def test_many_processes_at_once(mat_file):
+    expected = read_mat(str(mat_file), "S").tobytes()
+    for _ in range(3):
+        cached(mat_file).unlink()
+        with multiprocessing.get_context("fork").Pool(4) as pool:
+            results = pool.starmap(read_many, [(str(mat_file), 10)] * 8)
+        assert {content for result in results for content in result} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((2, 2, 3)), "expected one number per pixel"),
+        (np.array([[0.5]]), "whole numbers"),
+        (np.array([[-1]]), "whole numbers"),
+        (np.array([[np.nan]]), "whole numbers"),
+    ],
+)
+def test_mat_files_with_something_else(tmp_path, value, message):
+    mat(tmp_path / "a.mat", S=value)
+    with pytest.raises(OrdnetError, match=rf"a\.mat.*{message}"):
+        read_mat(str(tmp_path / "a.mat"), "S")
+
+
+def test_broken_mat_files_are_named(tmp_path, mat_file):
+    path = tmp_path / "broken.mat"
+    path.write_bytes(mat_file.read_bytes()[:300])
+    with pytest.raises(OrdnetError, match=r"broken\.mat holds no readable label `S`"):
+        read_mat(str(path), "S")
+    with pytest.raises(OrdnetError, match=r"a\.mat holds no readable label `LabelMap`"):
+        read_mat(str(mat_file), "LabelMap")
+    with pytest.raises(OrdnetError, match=r"no label at .*gone\.mat"):
+        read_mat(str(tmp_path / "gone.mat"), "S")
+
+
+# mistakes
+
+
+@pytest.mark.parametrize("name", sorted(OPENERS.keys() - {"scenes"}))
+def test_mistakes_are_explained(tmp_path, name):
+    for path in (f":{tmp_path}", f":{tmp_path}/gone", ""):
+        with pytest.raises(OrdnetError, match=rf"^{name}.*(?s:.*)(/|\.txt)"):
+            open_dataset(name + path, "train")
+
+
+def test_unknown_names_and_splits():
+    with pytest.raises(OrdnetError, match=r"no data set 'cityscapes'; there are folder, ade20k.*folder:PATH"):
+        open_dataset("cityscapes:/data", "train")
+    for name in sorted(OPENERS.keys() - {"scenes", "folder"}):
+        with pytest.raises(OrdnetError, match=rf"{name} has no split 'validation'; there are .*val"):
+            open_dataset(f"{name}:/nowhere", "validation")
+
+
+def test_a_missing_label_is_named_with_its_place(tmp_path):
+    make_ade20k(tmp_path)
+    (tmp_path / "ADEChallengeData2016/annotations/training/ADE_train_00000001.png").unlink()
+    with pytest.raises(
+        OrdnetError, match=r"1 of 1 labels are missing: ADE_train_00000001; looked for .*annotations/training"
+    ):
+        open_dataset(f"ade20k:{tmp_path}", "train")
+
+
+def test_sizes_that_differ_are_both_named(tmp_path):
+    raw = make_ade20k(tmp_path)
+    image = tmp_path / "ADEChallengeData2016/images/training/ADE_train_00000001.jpg"
+    picture(image, (raw.shape[1], raw.shape[0]))
+    size = f"{raw.shape[0]} x {raw.shape[1]}"
+    with pytest.raises(OrdnetError, match=rf"training/ADE_train_00000001\.jpg has {size} pixels.*EXIF"):
+        read_pair(open_dataset(f"ade20k:{tmp_path}", "train"), 0)
+
+
+def test_opening_reads_no_picture(tmp_path):
+    make_ade20k(tmp_path)
+    for file in tmp_path.rglob("*.*"):
+        file.write_bytes(b"")
+    assert len(open_dataset(f"ade20k:{tmp_path}", "trainval").ids) == 2
+
+
+def test_outside_values_survive_the_way_out_of_a_worker():
+    error = pickle.loads(pickle.dumps(OutsideClasses({7: 3}, [0, 1], "a.png")))
+    assert error.values == {7: 3} and str(error).startswith("a.png: ") and error.file == "a.png"
