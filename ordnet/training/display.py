@@ -1,7 +1,4 @@
-"""What a person sees of a run: a bar with loss, mIoU, rate, speed and time left, and one line per epoch.
-
-The log's epochs for TensorBoard, through the extra `log`.
-"""
+"""What a person sees of a run: a bar with loss, mIoU, rate, speed and time left, a line per epoch, and TensorBoard."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +12,7 @@ from ordnet.errors import OrdnetError
 
 
 class Display:
-    """Silent on all processes but the first; without a terminal only the lines remain."""
+    """A bar and lines on standard error: silent on all processes but the first, lines only without a terminal."""
 
     def __init__(self, main: bool) -> None:
         self.console = Console(stderr=True, quiet=not main, highlight=False, soft_wrap=True)
@@ -47,6 +44,7 @@ class Display:
             self.bar.remove_task(task)
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        """Say in one line how an epoch went; `record` is the log's."""
         parts = [f"epoch {record['epoch']}/{epochs}", f"loss {record['loss']:.4f}"]
         if "miou" in record:
             parts.append(f"mIoU {_share(record['miou'])}")
@@ -63,7 +61,7 @@ def _share(value: float | None) -> str:
 
 
 class Board:
-    """Writes every number of an epoch's record; does nothing unless it was asked for."""
+    """Every number of an epoch's record for TensorBoard (extra `log`); without a folder it does nothing."""
 
     def __init__(self, folder: Path | None, epoch: int = 0) -> None:
         self._writer: Any = None

@@ -1,4 +1,4 @@
-"""What the network is trained to lower: cross-entropy and Lovász-softmax, and cross-entropy on the auxiliary scores.
+"""The loss: cross-entropy and Lovász-softmax, and cross-entropy on the auxiliary scores.
 
 A batch may be spread over processes and accumulation steps. Each of them sees a micro-batch and returns its part of the
 batch's loss: the parts' sum is the loss, and the sum of their gradients its gradient. (Where processes average their
@@ -52,7 +52,10 @@ def total_loss(
 def cross_entropy(
     scores: Tensor, labels: Tensor, pixels: Tensor | float, class_weights: tuple[float, ...] | None = None
 ) -> Tensor:
-    """Summed over the pixels that count and divided by `pixels`; zero where `pixels` is. At least in float32."""
+    """Cross-entropy summed over the pixels that count and divided by `pixels`; 0 where `pixels` is 0.
+
+    It is computed in float32, or in float64 where the scores are.
+    """
     scores = scores if scores.dtype == torch.float64 else scores.float()
     weights = None
     if class_weights is not None:
@@ -63,9 +66,9 @@ def cross_entropy(
 
 
 def count_pixels(labels: Tensor, class_weights: tuple[float, ...] | None = None) -> float:
-    """What these labels' cross-entropy is divided by: the pixels that count, each by its class's weight if given.
+    """The number of pixels that count, each multiplied by its class's weight if there are weights.
 
-    To be added up over all micro-batches and processes.
+    Summed over all micro-batches and processes this is what cross-entropy is divided by.
     """
     counted = labels[labels != IGNORE]
     if class_weights is None:

@@ -1,4 +1,4 @@
-"""`ordnet.train`: a recipe by name, a data set, a few changes."""
+"""`ordnet.train`: training by the name of a recipe, with a data set and a few changes to the settings."""
 
 import os
 import sys
@@ -11,8 +11,7 @@ import yaml
 from ordnet.config import Settings, override
 from ordnet.errors import OrdnetError
 from ordnet.recipes import settings_of
-from ordnet.training.loop import Run
-from ordnet.training.loop import train as train_as_set
+from ordnet.training.loop import Run, train_with
 from ordnet.training.start import widths_of
 
 
@@ -41,7 +40,7 @@ def train(
         raise OrdnetError(f"{recipe} needs your pictures: --data folder:PATH, with the folder they are in as PATH")
     if init:
         settings = _fitted(settings, Path(init), words)
-    return train_as_set(
+    return train_with(
         settings,
         Path(out) if out else Path("runs") / Path(recipe).stem,
         resume=resume,
@@ -51,7 +50,7 @@ def train(
 
 
 def _fitted(settings: Settings, init: Path, words: Iterable[str]) -> Settings:
-    """As wide as the checkpoint to start from, where --set does not say otherwise."""
+    """The settings with the widths of the checkpoint to start from, where --set does not say otherwise."""
     fixed = {word.partition("=")[0].strip().removeprefix("model.") for word in words}
     widths = widths_of(init, settings.model, fixed)
     if widths and int(os.environ.get("RANK", "0")) == 0:
@@ -61,5 +60,5 @@ def _fitted(settings: Settings, init: Path, words: Iterable[str]) -> Settings:
 
 
 def _word(value: Any) -> str:
-    """As YAML writes it, on one line."""
+    """The value as YAML writes it, on one line."""
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()

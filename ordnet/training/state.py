@@ -1,12 +1,12 @@
-"""The state a run resumes from: written atomically, the previous one kept, read without running any pickle.
+"""The state a run resumes from: what it consists of, how it is kept, whether it may be continued.
 
-What a run's state consists of, and whether it may be continued with the settings given.
+It is written atomically, the one before it is kept, and it is read without running any pickle.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,10 +17,52 @@ from ordnet.files import write_atomically
 from ordnet.training.start import Averaged
 
 VERSION = 1
+HARMLESS = {"data.workers", "training.save_minutes", "training.tensorboard"}
+"""Settings that may change between two halves of a run: the steps stay the same."""
+
+
+@dataclass
+class RunProgress:
+    """How far a run has come."""
+
+    epoch: int = 0
+    """Whole epochs trained."""
+    step: int = 0
+    """Steps taken in the epoch under way."""
+    best: float = -1.0
+    """The best mIoU so far."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """The loss and its parts, summed over the steps of the epoch under way."""
+    vitals: dict[str, float] = field(default_factory=dict)
+    """What was measured at the block in the epoch's last step (ordnet.training.vitals)."""
+    finished: bool = False
+
+
+def snapshot(
+    settings: Settings, net: nn.Module, optimizer: Any, averaged: Averaged | None, progress: RunProgress, log_size: int
+) -> dict[str, Any]:
+    """The run's state: plain values and tensors only, so that it can be read back without running any code."""
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "net": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "averaged": averaged.net.state_dict() if averaged else None,
+        "progress": asdict(progress),
+        "log_size": log_size,
+    }
+
+
+def restore(state: dict[str, Any], net: nn.Module, optimizer: Any, averaged: Averaged | None) -> RunProgress:
+    """Put everything back where `snapshot` took it from; returns how far the run had come."""
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+    if averaged:
+        averaged.net.load_state_dict(state["averaged"])
+    return RunProgress(**state["progress"])
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Bring the state to disk as state.pt; what was there before becomes previous.pt."""
+    """Bring the state to disk as state.pt; the state before it becomes previous.pt."""
     current, previous = folder / "state.pt", folder / "previous.pt"
 
     def write(temporary: Path) -> None:
@@ -40,7 +82,7 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """The newest readable state; None where there is none. A damaged one is passed over, said aloud."""
+    """The newest readable state; None where there is none. A damaged one is passed over, and that is said."""
     for name in ("state.pt", "previous.pt"):
         path = folder / name
         if not path.exists():
@@ -57,37 +99,6 @@ def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
     if any((folder / name).exists() for name in ("state.pt", "previous.pt")):
         raise OrdnetError(f"no state in {folder} can be read; start over with --force")
     return None
-
-
-if TYPE_CHECKING:
-    from ordnet.training.loop import Progress
-
-HARMLESS = {"data.workers", "training.save_minutes", "training.tensorboard"}
-"""Settings that may change between two halves of a run: the steps stay the same."""
-
-
-def snapshot(
-    settings: Settings, net: nn.Module, optimizer: Any, averaged: Averaged | None, progress: "Progress", log_size: int
-) -> dict[str, Any]:
-    """Plain values and tensors only, so that it can be read back without running any code."""
-    return {
-        "settings": settings.model_dump(mode="json"),
-        "net": net.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "averaged": averaged.net.state_dict() if averaged else None,
-        "progress": asdict(progress),
-        "log_size": log_size,
-    }
-
-
-def restore(state: dict[str, Any], net: nn.Module, optimizer: Any, averaged: Averaged | None) -> dict[str, Any]:
-    """Put everything back; returns the progress."""
-    net.load_state_dict(state["net"])
-    optimizer.load_state_dict(state["optimizer"])
-    if averaged:
-        averaged.net.load_state_dict(state["averaged"])
-    progress: dict[str, Any] = state["progress"]
-    return progress
 
 
 def check_settings(before: dict[str, Any], now: Settings) -> None:

@@ -52,7 +52,7 @@ class RunReport:
     colours: Sequence[Colour]
     ranges: Sequence[str] | None
     figures: dict[str, Any]
-    """Of the last evaluation."""
+    """The last evaluation's."""
     headline: str
     epochs: list[dict[str, Any]]
     """The log's epoch records."""
@@ -75,7 +75,7 @@ class RunReport:
     environment: Rows = field(default=())
 
 
-def report(run: RunReport) -> str:
+def report_page(run: RunReport) -> str:
     """The page, as HTML."""
     return page.page(run.title, list(_sections(run)), run.headline)
 
