@@ -22,7 +22,7 @@ from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, notes_of
 from ordnet.data.loader import Batch, Batches, normalise
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.evaluate import Evaluation, Extremes, evaluate
+from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_network
 from ordnet.files import write_text
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
@@ -141,7 +141,7 @@ def _train(
 
     with display.bar, stop_requests() as stop:
         evaluation: Evaluation | None = None
-        extremes = Extremes(reporting.PICTURES)
+        extremes = BestAndWorst(reporting.PICTURES)
         saved, drawn = time.monotonic(), -math.inf
         while progress.epoch < training.epochs:
             net.train()
@@ -173,9 +173,9 @@ def _train(
             speed = seen / (time.monotonic() - started)
             record = _record(progress, batches, optimizer.param_groups[0]["lr"], speed)
             if progress.epoch % settings.evaluation.every == 0 or progress.epoch == training.epochs:
-                extremes = Extremes(reporting.PICTURES)
+                extremes = BestAndWorst(reporting.PICTURES)
                 with display.task("evaluating", math.ceil(len(val_set.ids) / world)) as advance:
-                    evaluation = evaluate(
+                    evaluation = evaluate_network(
                         kept, val_set, settings.evaluation.protocol,
                         base=settings.data.base_size or 520, crop=training.crop,
                         device=device, progress=lambda _: advance(""), skip_broken=settings.data.skip_broken,
