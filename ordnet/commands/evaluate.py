@@ -12,7 +12,7 @@ import typer
 def evaluate(
     model: Annotated[str, typer.Argument(help="A checkpoint (.safetensors) or the name of a shipped model.")],
     data: Annotated[str, typer.Option(help="The data set, as NAME or NAME:PATH.")],
-    split: Annotated[str, typer.Option(help="Which pictures.")] = "val",
+    split: Annotated[str, typer.Option(help="The split to score.")] = "val",
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet.")] = "whole",
     json: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Draw the confusion matrix into this PNG file.")] = None,
@@ -21,7 +21,7 @@ def evaluate(
     """Mean IoU, accuracies and IoU by class of a model on a data set."""
     import json as json_format
 
-    from ordnet.evaluation.session import evaluate as run
+    from ordnet.evaluation.evaluate import evaluate as run
     from ordnet.files import write_text
 
     with _bar() as progress:

@@ -117,7 +117,7 @@ def pascal_context_figures(confusion: Confusion, background: int = 0) -> dict[st
 
 
 def _bytes(values: Any, what: str) -> NDArray[np.uint8]:
-    """As uint8, from an array or a tensor on any device; a value that does not fit is an error, never wrapped round."""
+    """An array or a tensor on any device as uint8; a value that does not fit is an error, never wrapped round."""
     array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.dtype == np.uint8:
         return array

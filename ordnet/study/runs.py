@@ -14,7 +14,7 @@ from torch import distributed
 
 from ordnet.config import Settings
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.session import evaluate
+from ordnet.evaluation.evaluate import evaluate
 from ordnet.files import write_text
 from ordnet.progress import progress
 from ordnet.training.loop import train_with
@@ -31,7 +31,7 @@ class Job:
     """One training run."""
 
     name: str
-    """What people are told it is."""
+    """How the run is called on the screen."""
     settings: Settings
     folder: Path
 
@@ -47,7 +47,7 @@ class Job:
         return bool(state["progress"]["finished"])
 
     def figures(self, split: str) -> dict[str, Any]:
-        """Of the last weights, not the best: choosing the best would favour runs that jump about."""
+        """The scores of the last weights, not the best ones: choosing the best would favour runs that jump about."""
         last: dict[str, Any] = RunFolder(self.folder).epochs()[-1]
         if split == self.settings.data.val_split:
             return last
@@ -66,7 +66,7 @@ class Job:
 
 
 def train_jobs(planned: list[Job], at_once: int) -> None:
-    """Those that are not finished yet, in order; under torchrun all processes work on one run after the other."""
+    """Train the runs that are not finished yet, in order; under torchrun all processes work on one after the other."""
     waiting = [job for job in planned if not job.finished()]
     if at_once == 1:
         train_here(waiting, len(planned))
@@ -75,6 +75,7 @@ def train_jobs(planned: list[Job], at_once: int) -> None:
 
 
 def train_here(waiting: list[Job], total: int) -> None:
+    """One run after the other, in this process."""
     main = int(os.environ.get("RANK", "0")) == 0
     for number, job in enumerate(waiting, total - len(waiting) + 1):
         if main:

@@ -14,7 +14,7 @@ from torch import nn
 
 from ordnet.config import Settings
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.evaluate import Evaluation, Extremes, evaluate
+from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_network
 from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
 from ordnet.training.display import Display
@@ -53,7 +53,7 @@ class Scored:
     """An epoch's evaluation with its best and worst pictures."""
 
     evaluation: Evaluation
-    pictures: Extremes
+    pictures: BestAndWorst
 
 
 @dataclass
@@ -157,10 +157,10 @@ def finish_epoch(setup: Setup, speed: float, clock: Clock) -> Scored | None:
 
 
 def _evaluate(setup: Setup) -> Scored:
-    settings, pictures = setup.settings, Extremes(PICTURES)
+    settings, pictures = setup.settings, BestAndWorst(PICTURES)
     share = math.ceil(len(setup.val_set.ids) / setup.accelerator.num_processes)
     with setup.display.task("evaluating", share) as advance:
-        evaluation = evaluate(
+        evaluation = evaluate_network(
             setup.kept, setup.val_set, settings.evaluation.protocol,
             base=settings.data.base_size or 520, crop=settings.training.crop, device=setup.accelerator.device,
             progress=lambda _: advance(""), skip_broken=settings.data.skip_broken, look=pictures.add,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ordnet.config import Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.evaluation.confusion import Confusion
-from ordnet.evaluation.evaluate import Extremes, evaluate
+from ordnet.evaluation.evaluate import BestAndWorst, evaluate_network
 from ordnet.model import checkpoint
 from ordnet.picture.overlay import marked, most_frequent
 from ordnet.picture.page import figure, page, section, text
@@ -195,7 +195,7 @@ def test_evaluation_shows_every_picture_once(run, folder):
         assert np.array_equal(truth, data.label(index))
         total.add(truth, labels)
 
-    evaluation = evaluate(checkpoint.load(run / "last.safetensors").net, data, look=look)
+    evaluation = evaluate_network(checkpoint.load(run / "last.safetensors").net, data, look=look)
     assert seen == list(range(9))
     assert np.array_equal(total.matrix, evaluation.confusion.matrix)
 
@@ -206,7 +206,7 @@ def test_evaluation_shows_every_picture_once(run, folder):
 @given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 4))
 def test_extremes(wrong, count):
     """As sorting all pictures by their accuracy would find them; none is both."""
-    extremes = Extremes(count)
+    extremes = BestAndWorst(count)
     for index, pixels in enumerate(wrong):
         truth, labels = np.zeros((3, 5), np.uint8), np.zeros((3, 5), np.uint8)
         truth[0, :3] = 255  # never counts
@@ -225,7 +225,7 @@ def test_extremes(wrong, count):
 
 
 def test_extremes_of_pictures_that_do_not_count_or_are_large():
-    extremes = Extremes(2)
+    extremes = BestAndWorst(2)
     nothing = np.full((4, 4), 255, np.uint8)
     extremes.add(0, np.zeros((4, 4, 3), np.uint8), nothing, nothing)
     assert extremes.seen == 0 and not extremes.best

@@ -11,7 +11,7 @@ from ordnet.config import Settings, read
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
 from ordnet.data.labels import IGNORE
-from ordnet.evaluation.evaluate import Evaluation, Extremes, Seen, evaluate
+from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, Seen, evaluate_network
 from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.prepare import for_inference
@@ -36,7 +36,7 @@ def write_report(
     train_set: Dataset,
     val_set: Dataset,
     evaluation: Evaluation,
-    extremes: Extremes,
+    extremes: BestAndWorst,
 ) -> None:
     """Write report.html; `evaluation` and `extremes` come from `net` on `val_set`."""
     records, epochs = folder.records(), folder.epochs()
@@ -80,8 +80,8 @@ def rebuild_report(path: str | Path) -> Path:
     folder = RunFolder(Path(path))
     settings, net = read(folder.settings), checkpoint.load(folder.last).net
     train_set, val_set = (open_dataset(settings.data.name, s) for s in (settings.data.split, settings.data.val_split))
-    extremes = Extremes(PICTURES)
-    evaluation = evaluate(
+    extremes = BestAndWorst(PICTURES)
+    evaluation = evaluate_network(
         net, val_set, settings.evaluation.protocol,
         base=settings.data.base_size or 520, crop=settings.training.crop,
         skip_broken=settings.data.skip_broken, look=extremes.add,
@@ -113,7 +113,7 @@ def _example(seen: Seen, data: Dataset) -> Example:
     return Example(data.ids[seen.index], about, seen.image, seen.truth, seen.labels)
 
 
-def _examples_note(extremes: Extremes, evaluation: Evaluation) -> str:
+def _examples_note(extremes: BestAndWorst, evaluation: Evaluation) -> str:
     if extremes.seen == evaluation.images:
         return f"By pixel accuracy, of {extremes.seen:,} pictures."
     return (
