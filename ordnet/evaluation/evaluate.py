@@ -23,7 +23,7 @@ from ordnet.data.loader import examples, normalise
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
-from ordnet.inference.parser import find
+from ordnet.inference.parser import find, find_device
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
@@ -61,7 +61,8 @@ class Evaluation:
 
     def figures(self) -> dict[str, Any]:
         """Everything as plain values; a class that does not occur has no IoU."""
-        iou = self.confusion.iou()
+        confusion = self.confusion
+        occurs, predicted = confusion.in_truth(), confusion.predicted()
         figures: dict[str, Any] = {
             "data": self.data,
             "split": self.split,
@@ -69,11 +70,18 @@ class Evaluation:
             **self.details,
             "images": self.images,
             "miou": _plain(self.miou),
+            # how many classes that is the mean of: those in the truth or among the predictions
+            "miou_classes": int((occurs | predicted).sum()),
+            "absent_classes": self._named(~occurs),
+            "never_predicted": self._named(occurs & ~predicted),
             "pixel_accuracy": _plain(self.pixel_accuracy),
-            "mean_accuracy": _plain(self.confusion.mean_accuracy()),
-            "final_score": _plain(self.confusion.final_score()),
-            "miou_absent_as_zero": _plain(self.confusion.miou(absent_as_zero=True)),
-            "per_class_iou": {name: _plain(v) for name, v in zip(self.classes.names, iou, strict=True)},
+            "mean_accuracy": _plain(confusion.mean_accuracy()),
+            "final_score": _plain(confusion.final_score()),
+            "miou_absent_as_zero": _plain(confusion.miou(absent_as_zero=True)),
+            "per_class_iou": self._by_class(confusion.iou()),
+            "per_class_precision": self._by_class(confusion.precision()),
+            "per_class_recall": self._by_class(confusion.recall()),
+            "per_class_f1": self._by_class(confusion.f1()),
         }
         if self.classes.ranges:
             by_range = self.confusion.miou_by(self.classes.ranges)
@@ -84,6 +92,12 @@ class Evaluation:
             figures["broken"] = self.broken
         return figures
 
+    def _by_class(self, values: np.ndarray) -> dict[str, float | None]:
+        return {name: _plain(value) for name, value in zip(self.classes.names, values, strict=True)}
+
+    def _named(self, chosen: np.ndarray) -> list[str]:
+        return [name for name, is_chosen in zip(self.classes.names, chosen, strict=True) if is_chosen]
+
 
 def evaluate(
     model: str | Path,
@@ -92,26 +106,28 @@ def evaluate(
     protocol: str = "whole",
     *,
     skip_broken: bool = False,
+    device: str | None = None,
     progress: OnProgress = lambda done, total: None,
 ) -> Evaluation:
     """Scores of a checkpoint on a split; under torchrun every process gets the whole result.
 
-    `progress` hears how many pictures of this process's share are done, and how many there are.
+    `device` is cpu, cuda, cuda:1, mps; without it a GPU where there is one. `progress` hears how many pictures of this
+    process's share are done, and how many there are.
     """
     if protocol not in protocols.PROTOCOLS:
         raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
+    on = _own_device(device)
     loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, split)
     refuse_other_classes(loaded.classes, dataset.classes.names)
     started = _join_processes()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
     try:
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
         return evaluate_network(
-            loaded.net.to(device), dataset, protocol,
+            loaded.net.to(on), dataset, protocol,
             # windows of the size the network was trained with
             base=loaded.about.get("base_size") or 520, crop=loaded.about.get("crop") or 480,
-            device=device, progress=lambda done: progress(done, share), skip_broken=skip_broken,
+            device=on, progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
     finally:
         if started:
@@ -159,6 +175,13 @@ def evaluate_network(
         dataset.classes, dataset.name, dataset.split, protocol,
         int(summed(np.array([done]), device)[0]), details, broken,
     )  # fmt: skip
+
+
+def _own_device(name: str | None) -> torch.device | None:
+    """The device that was asked for; without a name this process's GPU, or None for the CPU."""
+    if name is not None:
+        return find_device(name)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
 
 
 def _join_processes() -> bool:

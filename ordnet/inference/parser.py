@@ -59,7 +59,7 @@ class Parser:
         more than `whole_up_to` pixels are streamed, in tiles of `tile` px with a `halo`."""
         if protocol not in protocols.PROTOCOLS:
             raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
-        self.device = _device(device)
+        self.device = find_device(device)
         self.net = for_inference(net).to(self.device)
         self.classes = classes
         self.colours = colours
@@ -244,7 +244,8 @@ def name_of(picture: Picture) -> str:
     return Path(picture).stem if isinstance(picture, str | Path) else "picture"
 
 
-def _device(name: str | None) -> torch.device:
+def find_device(name: str | None) -> torch.device:
+    """The device of that name, if it is there; without a name the fastest there is."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

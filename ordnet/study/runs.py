@@ -19,7 +19,7 @@ from ordnet.files import write_text
 from ordnet.progress import progress
 from ordnet.training.loop import train_with
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.state import check_settings
+from ordnet.training.state import check_settings, is_finished
 from ordnet.training.state import load as load_state
 from ordnet.training.stop import Stopped, stop_requests
 
@@ -44,7 +44,7 @@ class Job:
             check_settings(state["settings"], self.settings)
         except OrdnetError as error:
             raise OrdnetError(f"{self.folder}: {error}\nchoose another --out") from None
-        return bool(state["progress"]["finished"])
+        return is_finished(state, self.settings)
 
     def figures(self, split: str) -> dict[str, Any]:
         """The scores of the last weights, not the best ones: choosing the best would favour runs that jump about."""

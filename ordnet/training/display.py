@@ -9,6 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ordnet.errors import OrdnetError
+from ordnet.evaluation.words import miou_words, remarks
+
+ADVICE = (
+    "; if that lasts, try --set training.class_weights=auto, a larger training.crop (or data.scale) for small things, "
+    "or more epochs"
+)
+"""What helps a class that is never predicted."""
 
 
 class Display:
@@ -16,6 +23,7 @@ class Display:
 
     def __init__(self, main: bool) -> None:
         self.console = Console(stderr=True, quiet=not main, highlight=False, soft_wrap=True)
+        self._said: list[str] = []
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -47,13 +55,24 @@ class Display:
         """Say in one line how an epoch went; `record` is the log's."""
         parts = [f"epoch {record['epoch']}/{epochs}", f"loss {record['loss']:.4f}"]
         if "miou" in record:
-            parts.append(f"mIoU {_share(record['miou'])}")
+            parts.append(miou_words(record))
             parts.append(f"pixel accuracy {_share(record['pixel_accuracy'])} ({record['protocol']})")
         parts += [f"{name} {_share(value)}" for name, value in record.get("miou_by_range", {}).items()]
         parts += [f"rate {record['rate']:.2g}", f"{record['images_per_second']:.1f} images/s"]
         if "gate_mean" in record:
             parts.append(f"gate {record['gate_mean']:.2f} ± {record['gate_spread']:.2f}")
         self.say(" · ".join(parts))
+        self._remark(record)
+
+    def _remark(self, record: dict[str, Any]) -> None:
+        """Say what the scores do not tell and what was never predicted, whenever that changes."""
+        if "miou" not in record:
+            return
+        found = remarks(record)
+        for remark in found:
+            if remark not in self._said:
+                self.say(f"  {remark}{ADVICE if remark.startswith('never predicted') else ''}")
+        self._said = found
 
 
 def _share(value: float | None) -> str:

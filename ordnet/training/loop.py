@@ -15,6 +15,7 @@ from torch import nn
 from ordnet.config import Settings
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_network
+from ordnet.evaluation.words import miou_words
 from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
 from ordnet.training.display import Display
@@ -24,12 +25,13 @@ from ordnet.training.report.write import PICTURES, guarded, rebuild_report, writ
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.schedule import set_rate
 from ordnet.training.start import freeze_norms
+from ordnet.training.state import is_finished
 from ordnet.training.step import anybody, take_step
 from ordnet.training.stop import Stopped, StopRequest, stop_requests
 from ordnet.training.vitals import watch
 
-ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "pixel_accuracy", "per_class_iou",
-         "miou_by_range")  # fmt: skip
+ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "miou_classes", "absent_classes", "pixel_accuracy",
+         "per_class_iou", "miou_by_range")  # fmt: skip
 """What a checkpoint says about itself, of its epoch's record."""
 _DRAW_SECONDS = 30
 """Drawing takes about half a second; runs with short epochs do not draw after each."""
@@ -65,28 +67,35 @@ class Clock:
 
 
 def train_with(
-    settings: Settings, out: Path, *, resume: bool = False, force: bool = False, init: Path | None = None
+    settings: Settings,
+    out: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    init: Path | None = None,
+    device: str | None = None,
 ) -> Run:
     """Train as the settings say, into the run folder `out`."""
-    accelerator = make_accelerator(settings.training)
+    accelerator = make_accelerator(settings.training, device)
     main = accelerator.is_main_process
     display, folder = Display(main), RunFolder(out)
     if main:
         folder.claim()
     try:
         found = earlier_state(folder, settings, resume, force, display, main)
-        if found is not None and found["progress"]["finished"]:
+        if found is not None and is_finished(found, settings):
             return _nothing_to_do(folder, display, accelerator.num_processes)
         setup = prepare(settings, folder, accelerator, display, found, init)
         with display.bar, stop_requests() as stop:
             clock = Clock()
             scored: Scored | None = None
-            while setup.progress.epoch < settings.training.epochs:
+            while not setup.progress.finished:
                 speed = one_epoch(setup, stop, clock)
                 scored = finish_epoch(setup, speed, clock)
             assert scored is not None  # the last epoch always ends with an evaluation
             _report(setup, scored)
-        _say_goodbye(setup)
+        if main:
+            _say_goodbye(setup)
         accelerator.wait_for_everyone()
         return Run(out, scored.evaluation.figures())
     finally:
@@ -98,7 +107,7 @@ def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
 
     A request to stop ends it after the step under way, with `Stopped` and a saved state.
     """
-    training, progress, batches = setup.settings.training, setup.progress, setup.batches
+    training, progress, batches = setup.training, setup.progress, setup.batches
     setup.net.train()
     if training.freeze_norm:
         freeze_norms(setup.net)
@@ -134,17 +143,20 @@ def finish_epoch(setup: Setup, speed: float, clock: Clock) -> Scored | None:
     progress.epoch += 1
     last = progress.epoch == settings.training.epochs
     record = _record(setup, speed)
-    scored = None
+    scored, improved = None, False
     if last or progress.epoch % settings.evaluation.every == 0:
         scored = _evaluate(setup)
         record |= scored.evaluation.figures()
+        improved = (record["miou"] or 0.0) > progress.best
+        if improved:
+            progress.best, progress.best_epoch = record["miou"] or 0.0, progress.epoch
+        last = last or _out_of_patience(setup)
     if setup.accelerator.is_main_process:
         folder.append(record)
         setup.board.write(record)
         setup.display.epoch(record, settings.training.epochs)
         _keep(folder.last, setup, record)
-        if scored and (record["miou"] or 0.0) > progress.best:
-            progress.best = record["miou"] or 0.0
+        if improved:
             _keep(folder.best, setup, record)
         if last or time.monotonic() - clock.drawn > _DRAW_SECONDS:
             curves(folder.epochs(), folder.curves)
@@ -166,6 +178,19 @@ def _evaluate(setup: Setup) -> Scored:
             progress=lambda _: advance(""), skip_broken=settings.data.skip_broken, look=pictures.add,
         )  # fmt: skip
     return Scored(evaluation, pictures)
+
+
+def _out_of_patience(setup: Setup) -> bool:
+    """Whether the best score is so old that training ends early."""
+    progress, patience = setup.progress, setup.settings.training.patience
+    stale = progress.epoch - progress.best_epoch
+    if patience is None or stale < patience or progress.epoch == setup.settings.training.epochs:
+        return False
+    setup.display.say(
+        f"no better mIoU for {stale} epochs (training.patience): ending after epoch {progress.epoch}, "
+        f"the best was epoch {progress.best_epoch}"
+    )
+    return True
 
 
 def _record(setup: Setup, speed: float) -> dict[str, Any]:
@@ -205,9 +230,11 @@ def _report(setup: Setup, scored: Scored) -> None:
 def _say_goodbye(setup: Setup) -> None:
     for message, count in setup.batches.broken.most_common(5):
         setup.display.say(f"left out {count} times: {message}")
-    folder = setup.folder
+    folder, progress = setup.folder, setup.progress
     report = f", report {folder.report}" if folder.report.exists() else ""
-    setup.display.say(f"done: {folder.best} (best mIoU {setup.progress.best:.4f}){report}")
+    best = next((record for record in folder.epochs() if record["epoch"] == progress.best_epoch), None)
+    words = miou_words(best) if best else f"mIoU {progress.best:.4f}"
+    setup.display.say(f"done: {folder.best} (best {words}){report}")
 
 
 def _nothing_to_do(folder: RunFolder, display: Display, processes: int) -> Run:

@@ -5,6 +5,9 @@ batch's loss: the parts' sum is the loss, and the sum of their gradients its gra
 gradients, as DistributedDataParallel does, multiply each part by the number of processes.)
 """
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -34,19 +37,36 @@ def total_loss(
     whose weight is 0 is not computed. Without any pixel that counts all is zero, and so is the gradient.
     """
     losses: dict[str, tuple[float, Tensor]] = {}
+    weights = class_weights_of(settings)
     if settings.cross_entropy > 0:
-        loss = cross_entropy(scores, labels, pixels, settings.class_weights)
+        loss = cross_entropy(scores, labels, pixels, weights)
         losses["cross_entropy"] = settings.cross_entropy, loss
     if settings.lovasz > 0:
         loss = share * lovasz_softmax(scores, labels, per_image=settings.lovasz_per_image)
         losses["lovasz"] = settings.lovasz, loss
     if auxiliary is not None and settings.auxiliary > 0:
-        loss = cross_entropy(auxiliary, labels, pixels, settings.class_weights)
+        loss = cross_entropy(auxiliary, labels, pixels, weights)
         losses["auxiliary"] = settings.auxiliary, loss
     if not losses.keys() & {"cross_entropy", "lovasz"}:
         raise OrdnetError("training.cross_entropy and training.lovasz are both 0: give one of them a weight")
     total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
     return total, {name: loss.detach() for name, (_, loss) in losses.items()}
+
+
+def class_weights_of(settings: TrainingConfig) -> tuple[float, ...] | None:
+    """The class weights as numbers: `auto` must have been counted before (ordnet.training.prepare)."""
+    if settings.class_weights == "auto":
+        raise OrdnetError("training.class_weights is auto, which is known only once the training labels were counted")
+    return settings.class_weights
+
+
+def balanced_weights(by_frequency: Sequence[float]) -> tuple[float, ...]:
+    """Class weights that help rare classes without letting them win everywhere: the square roots of `by_frequency`.
+
+    Weights in inverse proportion to frequency (100 to 1 for a crack on 1 % of the pixels) make every pixel that might
+    be rare worth calling so; the rare class is found, and drawn far too wide.
+    """
+    return tuple(float(f"{math.sqrt(weight):.4g}") for weight in by_frequency)
 
 
 def cross_entropy(

@@ -17,7 +17,7 @@ from ordnet.files import write_atomically
 from ordnet.training.start import Averaged
 
 VERSION = 1
-HARMLESS = {"data.workers", "training.save_minutes", "training.tensorboard"}
+HARMLESS = {"data.workers", "training.save_minutes", "training.tensorboard", "training.patience"}
 """Settings that may change between two halves of a run: the steps stay the same."""
 
 
@@ -31,6 +31,8 @@ class RunProgress:
     """Steps taken in the epoch under way."""
     best: float = -1.0
     """The best mIoU so far."""
+    best_epoch: int = 0
+    """The epoch it was reached in, from 1."""
     parts: dict[str, float] = field(default_factory=dict)
     """The loss and its parts, summed over the steps of the epoch under way."""
     vitals: dict[str, float] = field(default_factory=dict)
@@ -39,7 +41,13 @@ class RunProgress:
 
 
 def snapshot(
-    settings: Settings, net: nn.Module, optimizer: Any, averaged: Averaged | None, progress: RunProgress, log_size: int
+    settings: Settings,
+    net: nn.Module,
+    optimizer: Any,
+    averaged: Averaged | None,
+    progress: RunProgress,
+    log_size: int,
+    class_weights: tuple[float, ...] | None,
 ) -> dict[str, Any]:
     """The run's state: plain values and tensors only, so that it can be read back without running any code."""
     return {
@@ -49,6 +57,7 @@ def snapshot(
         "averaged": averaged.net.state_dict() if averaged else None,
         "progress": asdict(progress),
         "log_size": log_size,
+        "class_weights": class_weights,
     }
 
 
@@ -102,13 +111,34 @@ def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 def check_settings(before: dict[str, Any], now: Settings) -> None:
-    """A run resumed with other settings would be neither the one nor the other."""
+    """Refuse to resume a run with other settings: it would be neither the one nor the other.
+
+    More epochs are no other settings: the run goes on for longer.
+    """
     asked = now.model_dump(mode="json")
     changed = [
         f"{section}.{key}: was {before.get(section, {}).get(key)!r}, now {value!r}"
         for section, values in asked.items()
         for key, value in values.items()
-        if f"{section}.{key}" not in HARMLESS and before.get(section, {}).get(key) != value
+        if f"{section}.{key}" not in HARMLESS
+        and before.get(section, {}).get(key, _default(section, key)) != value
+        and not (key == "epochs" and value > before["training"]["epochs"])
     ]
     if changed:
         raise OrdnetError("the run was started with other settings:\n  " + "\n  ".join(changed))
+
+
+def is_finished(state: dict[str, Any], now: Settings) -> bool:
+    """Whether the run needs no more training; more epochs, or more patience with one that ended early, ask for more."""
+    before, training = state["settings"]["training"], now.training
+    if not state["progress"]["finished"]:
+        return False
+    if training.epochs > before["epochs"]:
+        return False
+    ended_early = state["progress"]["epoch"] < training.epochs
+    return not (ended_early and training.patience != before.get("patience"))
+
+
+def _default(section: str, key: str) -> Any:
+    """What a setting was before it existed."""
+    return getattr(Settings(), section).model_dump(mode="json")[key]

@@ -13,7 +13,7 @@ from ordnet.config import TrainingConfig
 from ordnet.data.loader import Batch, normalise
 from ordnet.errors import OrdnetError
 from ordnet.model.network import Network
-from ordnet.training.loss import count_pixels, total_loss
+from ordnet.training.loss import class_weights_of, count_pixels, total_loss
 
 
 class Trainee(nn.Module):
@@ -35,7 +35,7 @@ def take_step(
     `step` counts from the beginning of the run.
     """
     _seed(training.seed, step, accelerator.process_index)
-    counted = count_pixels(batch.labels, training.class_weights)
+    counted = count_pixels(batch.labels, class_weights_of(training))
     pixels = float(_summed(torch.tensor([counted], dtype=torch.float64), accelerator))
     size = training.micro_batch or len(batch.images)
     micro_batches = list(zip(batch.images.split(size), batch.labels.split(size), strict=True))

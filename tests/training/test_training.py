@@ -9,6 +9,8 @@ from safetensors.torch import load_file
 
 import ordnet
 from ordnet.config import parse
+from ordnet.data.catalogue import open_dataset
+from ordnet.data.dataset import Spread
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.training import state as states
@@ -256,3 +258,116 @@ def test_a_broken_data_set_is_named_before_training(tmp_path):
     assert not (tmp_path / "run").exists()
     run = train_with(small_settings(folder, "data.skip_broken=true", "training.epochs=1"), tmp_path / "run")
     assert run.figures["images"] == 3
+
+
+# ---- longer, shorter, on fewer pictures ------------------------------------------------------------------------
+
+
+def test_a_finished_run_goes_on_for_more_epochs(folder, tmp_path, capsys):
+    """Its schedule is the longer one's from there on; continued in two pieces it ends as in one."""
+    import shutil
+
+    train_with(small_settings(folder, "training.epochs=1"), tmp_path / "short")
+    shutil.copytree(tmp_path / "short", tmp_path / "again")
+    with pytest.raises(OrdnetError, match="unfinished run; continue it with --resume"):
+        train_with(small_settings(folder, "training.epochs=3"), tmp_path / "short")
+    longer = small_settings(folder, "training.epochs=3")
+    train_with(longer, tmp_path / "short", resume=True)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "goes on to epoch 3 instead of 1, with the schedule of 3 epochs" in said
+    assert "at 69% of its start now (0% in the shorter one)" in said
+    records = epochs(tmp_path / "short")
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert records[1]["rate"] > records[0]["rate"] > records[2]["rate"]
+    assert "epochs: 3" in (tmp_path / "short" / "settings.yaml").read_text()
+    train_with(longer, tmp_path / "again", resume=True)
+    assert_same_weights(final(tmp_path / "short"), final(tmp_path / "again"))
+    with pytest.raises(OrdnetError, match=r"training\.epochs: was 3, now 2"):
+        train_with(small_settings(folder, "training.epochs=2"), tmp_path / "short", resume=True)
+
+
+def test_patience_ends_a_run_early(folder, tmp_path, capsys):
+    still = ("training.rate=1e-12", "training.epochs=6")
+    run = train_with(small_settings(folder, *still, "training.patience=2"), tmp_path / "run")
+    assert [record["epoch"] for record in epochs(run.folder)] == [1, 2, 3]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no better mIoU for 2 epochs (training.patience): ending after epoch 3, the best was epoch 1" in said
+    assert (run.folder / "report.html").exists()
+    train_with(small_settings(folder, *still, "training.patience=2"), run.folder, resume=True)
+    assert "nothing to do" in capsys.readouterr().err
+    train_with(small_settings(folder, *still), run.folder, resume=True)
+    assert [record["epoch"] for record in epochs(run.folder)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_few_pictures_are_evaluated(tmp_path):
+    folder = write_folder(tmp_path / "own", val=9)
+    run = train_with(small_settings(folder, "evaluation.limit=3", "training.epochs=1"), tmp_path / "run")
+    assert run.figures["images"] == 3
+    html = (run.folder / "report.html").read_text()
+    assert "3, evenly spread (evaluation.limit), split val" in html
+    spread = Spread(open_dataset(f"folder:{folder}", "val"), 3)
+    assert list(spread.ids) == ["012", "016", "020"]
+
+
+def test_automatic_class_weights(folder, tmp_path, capsys):
+    """They are counted once, logged, and kept with the state; equal weights given as numbers train the same."""
+    settings = small_settings(folder, "training.class_weights=auto", "training.epochs=1")
+    run = train_with(settings, tmp_path / "auto")
+    weights = json.loads((run.folder / "log.jsonl").read_text().splitlines()[0])["class_weights"]
+    assert states.load(run.folder / "state", print)["class_weights"] == tuple(weights)
+    assert weights[2] > max(weights[:2])  # the thing is rare
+    assert "class weights, by the training labels: sky" in capsys.readouterr().err
+    given = train_with(small_settings(folder, f"training.class_weights={weights}", "training.epochs=1"), tmp_path / "x")
+    assert_same_weights(final(run.folder), final(given.folder))
+    plain = train_with(small_settings(folder, "training.class_weights=none", "training.epochs=1"), tmp_path / "none")
+    assert not torch.equal(final(run.folder)["head.4.weight"], final(plain.folder)["head.4.weight"])
+
+
+def test_a_run_says_what_it_started_from(finished, folder, tmp_path):
+    best = finished / "best.safetensors"
+    run = train_with(small_settings(folder, "training.epochs=1"), tmp_path / "run", init=best)
+    assert (run.folder / "settings.yaml").read_text().startswith(f"# started with --init {best}\n")
+    assert f'<th scope="row">--init</th><td>{best}</td>' in (run.folder / "report.html").read_text()
+    train_with(small_settings(folder, "training.epochs=2"), run.folder, resume=True)
+    assert (run.folder / "settings.yaml").read_text().startswith(f"# started with --init {best}\n")
+
+
+def test_a_single_class_and_void(tmp_path, capsys):
+    folder = write_folder(tmp_path / "own", classes=("crack",), most=0)
+    run = train_with(small_settings(folder, "training.epochs=1"), tmp_path / "run")
+    assert run.figures["miou"] == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "over 1 of 1 class" in said and "have a single class" in said
+    html = (run.folder / "report.html").read_text()
+    assert "every pixel that counts is right" not in html
+    assert "There are none: there is a single class in these labels." in html
+
+
+def test_a_class_that_val_does_not_have_and_one_never_predicted(tmp_path, capsys):
+    folder = write_folder(tmp_path / "own", classes=("sky", "ground", "thing", "nothing"))
+    train_with(small_settings(folder, "training.epochs=1", "training.rate=1e-12"), tmp_path / "run")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "not in the labels of val, so that nothing is known of it: nothing" in said
+    assert "of 4 classes" in said
+    if epochs(tmp_path / "run")[0]["never_predicted"]:
+        assert "try --set training.class_weights=auto" in said
+
+
+def test_files_of_a_run_have_the_usual_mode(finished):
+    import os
+    import stat
+
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in finished.rglob("*"):
+        if path.is_file() and path.name != ".lock":
+            assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask, path
+
+
+def test_a_device_that_is_not_there(folder, tmp_path):
+    with pytest.raises(OrdnetError, match="there is no device 'warp' here"):
+        train_with(small_settings(folder), tmp_path / "run", device="warp")
+    run = train_with(small_settings(folder, "training.epochs=1"), tmp_path / "run", device="cpu")
+    assert ordnet.evaluate(run.best, f"folder:{folder}", device="cpu").images == 3
+    with pytest.raises(OrdnetError, match="there is no device 'warp' here"):
+        ordnet.evaluate(run.best, f"folder:{folder}", device="warp")

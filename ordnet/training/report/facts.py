@@ -27,10 +27,11 @@ def data_rows(settings: Settings, train_set: Dataset, evaluation: Evaluation) ->
     found, counted = _counted(train_set, used)
     facts = summary(found, train_set.classes.names)
     of_all = f" of {len(train_set.ids):,} (data.limit)" if used < len(train_set.ids) else ""
+    spread = ", evenly spread (evaluation.limit)" if settings.evaluation.limit else ""
     rows = [
         ("data set", settings.data.name),
         ("training pictures", f"{used:,}{of_all}, split {train_set.split}"),
-        ("evaluated pictures", f"{evaluation.images:,}, split {evaluation.split}"),
+        ("evaluated pictures", f"{evaluation.images:,}{spread}, split {evaluation.split}"),
         ("classes", f"{len(train_set.classes)}"),
     ]
     if facts["width"]:

@@ -9,9 +9,10 @@ from PIL import Image
 
 from ordnet.config import Settings, read
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.dataset import Dataset
+from ordnet.data.dataset import Dataset, Spread
 from ordnet.data.labels import IGNORE
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, Seen, evaluate_network
+from ordnet.evaluation.words import miou_words
 from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.prepare import for_inference
@@ -58,7 +59,7 @@ def write_report(
         vitals=in_words(epochs[-1]),
         data=data_rows,
         shares=shares,
-        changed=facts.changed_settings(settings),
+        changed=[*facts.changed_settings(settings), *_origin(records)],
         settings=settings.to_yaml(),
         cost=facts.cost_rows(records, net, settings.training.crop),
         environment=environment_rows(records),
@@ -80,6 +81,8 @@ def rebuild_report(path: str | Path) -> Path:
     folder = RunFolder(Path(path))
     settings, net = read(folder.settings), checkpoint.load(folder.last).net
     train_set, val_set = (open_dataset(settings.data.name, s) for s in (settings.data.split, settings.data.val_split))
+    if settings.evaluation.limit:
+        val_set = Spread(val_set, settings.evaluation.limit)
     extremes = BestAndWorst(PICTURES)
     evaluation = evaluate_network(
         net, val_set, settings.evaluation.protocol,
@@ -101,7 +104,13 @@ def _headline(evaluation: Evaluation, epochs: list[dict[str, Any]]) -> str:
     if not scored:
         return words
     best = max(scored, key=lambda record: record["miou"])
-    return f"{words} The best epoch was {best['epoch']}, with mIoU {best['miou']:.4f}; it is kept as best.safetensors."
+    return f"{words} The best epoch was {best['epoch']}, with {miou_words(best)}; it is kept as best.safetensors."
+
+
+def _origin(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """What the run was started with beside its settings: --init."""
+    began = [record["init"] for record in records if record["event"] == "start" and record.get("init")]
+    return [("--init", path, "–") for path in began]
 
 
 def _example(seen: Seen, data: Dataset) -> Example:
