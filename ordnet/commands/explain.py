@@ -62,7 +62,7 @@ def _place(word: str) -> tuple[int, int]:
 
 
 def _check(out: Path, numbers: Path) -> None:
-    """Before the network runs."""
+    """Refuse wrong file names before the network runs."""
     if out.suffix.lower() not in _ENDINGS:
         raise OrdnetError(f"--out {out}: expected a file that ends in {', '.join(_ENDINGS)}")
     for path in (out, numbers):

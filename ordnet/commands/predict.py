@@ -22,7 +22,7 @@ def predict(
     images: Annotated[list[str], typer.Argument(help="Files, folders, or patterns such as 'photos/*.jpg'.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into.")],
     save: Annotated[
-        str, typer.Option(help="Of overlay, labels (class ids), palette (ids with colours), beside; with commas.")
+        str, typer.Option(help="Any of overlay, labels (class ids), palette (ids with colours), beside; with commas.")
     ] = "overlay,labels,palette",
     strength: Annotated[float, typer.Option(min=0, max=1, help="How much the colours cover of the picture.")] = 0.5,
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet.")] = "whole",
@@ -58,7 +58,7 @@ def predict(
 
 
 def _own_device(device: str | None) -> str | None:
-    """With several processes on one machine each takes its own GPU."""
+    """The GPU of this process, where several run on one machine."""
     import torch
 
     if device in (None, "cuda") and "LOCAL_RANK" in os.environ and torch.cuda.is_available():

@@ -86,7 +86,7 @@ def _table(results: "Results") -> "Table":
 
 
 def _figures(results: "Results", row: "Row") -> list[str]:
-    """With a star at the best of several; the others end in its place, so that points stand below points."""
+    """The best of several has a star; the others end in a space, so that decimal points stand below each other."""
     shown = []
     for value, best in zip(row.figures, results.best(), strict=True):
         star = "*" if value == best and len(results.rows) > 1 else " "

@@ -20,7 +20,17 @@ from ordnet.model.middle_range import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows
 from ordnet.model.pixels import padded, to_input
-from ordnet.picture.attention_map import LIGHT, SHARES, SIGNED, Box, HeatMap, Row, Scale, attention_figure, number
+from ordnet.picture.attention_map import (
+    LIGHT,
+    SHARES,
+    SIGNED,
+    AttentionRow,
+    Box,
+    HeatMap,
+    Scale,
+    attention_figure,
+    number,
+)
 from ordnet.picture.overlay import Colour
 
 _LEAST_GATE = 0.02
@@ -86,7 +96,7 @@ class Attention:
         """The picture with the position marked, its long and middle range, the gate and the parse, side by side."""
         return attention_figure([self.row()])
 
-    def row(self) -> Row:
+    def row(self) -> AttentionRow:
         """What `attention_figure` draws of this position; rows of several positions may stand below each other."""
         maps = []
         if self.long is not None:
@@ -98,7 +108,7 @@ class Attention:
         notes = [f"x {self.x}, y {self.y}"]
         if self.scale < 1:
             notes.append(f"seen at {self.scale:.0%} of its size")
-        return Row(self.pixels, self.x, self.y, maps, notes, self.labels, self.classes, self.colours)
+        return AttentionRow(self.pixels, self.x, self.y, maps, notes, self.labels, self.classes, self.colours)
 
     def _weights(self, weights: np.ndarray) -> dict[str, Any]:
         row, column = np.unravel_index(np.nanargmax(weights), weights.shape)

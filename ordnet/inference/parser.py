@@ -56,7 +56,7 @@ class Parser:
         """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. With the `whole` protocol, pictures of
         more than `whole_up_to` pixels are streamed, in tiles of `tile` px with a `halo`."""
         self._how = protocols.protocol(protocol)
-        self.device = _device(device)
+        self.device = find_device(device)
         self.net = for_inference(net, self.device)
         self.classes = classes
         self.colours = colours
@@ -220,7 +220,8 @@ def name_of(picture: Picture) -> str:
     return Path(picture).stem if isinstance(picture, str | Path) else "picture"
 
 
-def _device(name: str | None) -> torch.device:
+def find_device(name: str | None) -> torch.device:
+    """The device of that name, if it is there; without a name the fastest there is."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

@@ -1,4 +1,4 @@
-"""Numbers over a picture as colours, several such maps side by side, one row for each position that was asked for."""
+"""Attention drawn over its picture: numbers as colours, several maps side by side, one row for each position."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,8 +59,8 @@ class HeatMap:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One position of a picture (H, W, 3) uint8 and the maps that belong to it."""
+class AttentionRow:
+    """A row of the figure: one position of a picture (H, W, 3) uint8 and the maps that belong to it."""
 
     pixels: np.ndarray
     x: int
@@ -73,7 +73,7 @@ class Row:
     colours: Sequence[Colour] = ()
 
 
-def attention_figure(rows: Sequence[Row]) -> Image.Image:
+def attention_figure(rows: Sequence[AttentionRow]) -> Image.Image:
     """A row of panels for each position: the picture with a cross, the maps, the parse. Titles stand above the first.
 
     All rows have the same kinds of maps, as positions of one model do.
@@ -111,7 +111,7 @@ class _Panel:
     """The colour of what the first note names."""
 
 
-def _panels(row: Row) -> list[_Panel]:
+def _panels(row: AttentionRow) -> list[_Panel]:
     height, width = row.pixels.shape[:2]
     factor = min((_AREA / (width * height)) ** 0.5, _WIDEST / width, _HIGHEST / height)
     size = max(1, round(width * factor)), max(1, round(height * factor))

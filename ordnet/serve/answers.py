@@ -1,7 +1,4 @@
-"""Which of two kinds of answer a request asks for.
-
-What the API answers with.
-"""
+"""What the API answers with: its JSON in typed models, its pictures as PNG, and which of the two a request asks for."""
 
 import base64
 import io
@@ -16,52 +13,26 @@ from ordnet.serve.engine import Engine, Parsed, hexadecimal
 from ordnet.serve.guard import Limits, Refusal
 
 JSON, PNG = "application/json", "image/png"
-
-
-def wanted(accept: str | None) -> str:
-    """JSON or PNG by the Accept header; JSON where both are as welcome."""
-    best = {kind: _welcome(accept or "*/*", kind) for kind in (JSON, PNG)}
-    if not any(best.values()):
-        raise Refusal(406, f"Ask for {JSON} or for {PNG} in the Accept header; it says {accept!r}.")
-    return PNG if best[PNG] > best[JSON] else JSON
-
-
-def _welcome(accept: str, kind: str) -> float:
-    """The quality (0 to 1) of the range that fits the kind most closely."""
-    found = (-1, 0.0)
-    for part in accept.split(","):
-        name, *settings = (word.strip().lower() for word in part.split(";"))
-        fits = {kind: 2, kind.split("/")[0] + "/*": 1, "*/*": 0}.get(name)
-        if fits is not None:
-            found = max(found, (fits, _quality(settings)))
-    return found[1]
-
-
-def _quality(settings: list[str]) -> float:
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if key.strip() == "q":
-            try:
-                return min(max(float(value), 0.0), 1.0)
-            except ValueError:
-                return 0.0
-    return 1.0
-
-
 _DRAWING = 256
 """The longest side in pixels of an attention map."""
 _PNG = "A PNG file in base64."
 
 
 class Answer(BaseModel):
+    """A JSON answer."""
+
     model_config = ConfigDict(frozen=True)
 
 
 class Problem(Answer):
+    """Every answer other than 200."""
+
     error: str = Field(description="What is wrong, and what to do, in plain words.")
 
 
 class Health(Answer):
+    """What /healthz says."""
+
     status: str = Field(description='"ok" whenever the server answers.')
     version: str
     working: bool = Field(description="Whether a picture is being computed.")
@@ -70,12 +41,16 @@ class Health(Answer):
 
 
 class ModelClass(Answer):
+    """A class that the model tells apart."""
+
     id: int = Field(description="The value of its pixels in a label map.")
     name: str
     colour: str = Field(description="As #rrggbb.")
 
 
 class LimitsAnswer(Answer):
+    """The server's bounds."""
+
     bytes: int
     pixels: int
     queue: int
@@ -83,6 +58,8 @@ class LimitsAnswer(Answer):
 
 
 class ModelAnswer(Answer):
+    """What /v1/model says."""
+
     name: str
     version: str = Field(description="Of ordnet.")
     classes: list[ModelClass]
@@ -92,10 +69,14 @@ class ModelAnswer(Answer):
 
 
 class Share(ModelClass):
+    """A class that occurs in a picture."""
+
     share: float = Field(description="Of the picture's pixels, 0 to 1.")
 
 
 class ParseAnswer(Answer):
+    """What /v1/parse says."""
+
     picture: str = Field(description="SHA-256 of the file; /v1/attention takes it in place of the file for a while.")
     width: int
     height: int
@@ -110,6 +91,8 @@ class ParseAnswer(Answer):
 
 
 class MapAnswer(Answer):
+    """Numbers over the picture, as a drawing and in figures."""
+
     low: float = Field(description="What grey value 0 of the map stands for.")
     high: float = Field(description="What grey value 255 stands for.")
     min: float
@@ -119,15 +102,21 @@ class MapAnswer(Answer):
 
 
 class RangeAnswer(MapAnswer):
+    """The attention weights of one range."""
+
     strongest: tuple[int, int] = Field(description="x and y of the pixel that the largest weight goes to.")
 
 
 class GateAnswer(MapAnswer):
+    """The gate of the long range."""
+
     here: float = Field(description="Of the position that was asked for.")
     norm: str = Field(description="sigmoid or softmax.")
 
 
 class AttentionAnswer(Answer):
+    """What /v1/attention says."""
+
     picture: str
     x: int
     y: int
@@ -226,3 +215,33 @@ def png(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=3)
     return file.getvalue()
+
+
+def wanted(accept: str | None) -> str:
+    """JSON or PNG by the Accept header; JSON where both are as welcome."""
+    best = {kind: _welcome(accept or "*/*", kind) for kind in (JSON, PNG)}
+    if not any(best.values()):
+        raise Refusal(406, f"Ask for {JSON} or for {PNG} in the Accept header; it says {accept!r}.")
+    return PNG if best[PNG] > best[JSON] else JSON
+
+
+def _welcome(accept: str, kind: str) -> float:
+    """The quality (0 to 1) of the range that fits the kind most closely."""
+    found = (-1, 0.0)
+    for part in accept.split(","):
+        name, *settings = (word.strip().lower() for word in part.split(";"))
+        fits = {kind: 2, kind.split("/")[0] + "/*": 1, "*/*": 0}.get(name)
+        if fits is not None:
+            found = max(found, (fits, _quality(settings)))
+    return found[1]
+
+
+def _quality(settings: list[str]) -> float:
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key.strip() == "q":
+            try:
+                return min(max(float(value), 0.0), 1.0)
+            except ValueError:
+                return 0.0
+    return 1.0
