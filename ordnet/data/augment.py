@@ -1,6 +1,8 @@
-"""Random changes for training. Image and label move together; scaling and cropping are one step over the pixels needed.
+"""Random scaling, cropping, flipping and colour changes for training.
 
-Randomness is a pure function of (seed, epoch, index), see `generator`: a run can resume anywhere, with any workers.
+Image and label always move together. Scaling and cropping are one step, so that only the pixels of the crop are
+computed. All randomness is a pure function of (seed, epoch, index), see `generator`: a run can resume anywhere, with
+any number of workers.
 """
 
 from dataclasses import dataclass

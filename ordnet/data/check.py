@@ -1,6 +1,7 @@
-"""What is in a data set and what is wrong with it, before anybody trains on it.
+"""What a data set holds and what is wrong with it, found before anybody trains on it.
 
-Class frequencies of a scanned split, and the class weights that balance them.
+`scan` reads every pair of a split, `quick_check` looks at a sample for two seconds. From a scan come class frequencies,
+picture sizes and the class weights that balance a loss.
 """
 
 import hashlib

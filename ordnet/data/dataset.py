@@ -1,4 +1,4 @@
-"""What every data set offers, whatever its files look like."""
+"""The interface of every data set: ids, pictures, labels, classes."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -34,7 +34,7 @@ class Dataset(Protocol):
 
 
 def read_pair(dataset: Dataset, index: int) -> tuple[Image.Image, np.ndarray]:
-    """Image and label of one sample, which must have the same size."""
+    """Image and label of one sample; an error where their sizes differ."""
     image, label = dataset.image(index), dataset.label(index)
     height, width = label.shape
     if image.size != (width, height):

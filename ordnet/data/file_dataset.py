@@ -1,6 +1,6 @@
-"""A data set whose images and labels are files: the one `Dataset` behind all that is read from disk.
+"""`FileDataset`, the data set behind everything that is read from disk, and the search for its files.
 
-Finding the files of a data set. Folders are listed once, what is missing is named with its place.
+Folders are listed once; a missing file is named together with the place where it was expected.
 """
 
 import os
@@ -13,12 +13,14 @@ from PIL import Image
 
 from ordnet.data.label_files import read_index
 from ordnet.data.labels import Classes, LabelRule, OutsideClasses
-from ordnet.data.pictures import open_rgb
+from ordnet.data.pictures import IMAGE_ENDINGS, open_rgb
 from ordnet.errors import OrdnetError
 
 
 @dataclass
-class FilePairs:
+class FileDataset:
+    """One split whose images and labels are files, given as lists of equal length."""
+
     name: str
     split: str
     ids: Sequence[str]
@@ -78,11 +80,30 @@ class Files:
         if missing:
             looked = f"{self.folder}/{missing[0]}{self.suffix}{'|'.join(self.endings)}"
             raise OrdnetError(
-                f"{len(missing):,} of {len(ids):,} {what}s are missing: {shortened(missing)}; looked for {looked}"
+                f"{len(missing):,} of {len(ids):,} {what}s are missing: {first_few(missing)}; looked for {looked}"
             )
         for key in self._twice.keys() & set(ids):
             raise OrdnetError(f"two {what}s for {key!r}: {self.paths[key]} and {self._twice[key]}; remove one")
         return [self.paths[key] for key in ids]
+
+
+def pair_folders(folders: Iterable[tuple[Path, Path]], problem: str) -> tuple[list[str], list[str], list[str]]:
+    """Ids, images and labels of folder pairs in which every image has a PNG of its name as label.
+
+    `problem` is the error where the folders hold no image at all.
+    """
+    ids: list[str] = []
+    images: list[str] = []
+    labels: list[str] = []
+    for image_folder, label_folder in folders:
+        found = Files(image_folder, IMAGE_ENDINGS)
+        here = sorted(found.paths)
+        ids += here
+        images += found.pick(here, "image")
+        labels += Files(label_folder, (".png",)).pick(here, "label")
+    if not ids:
+        raise OrdnetError(problem)
+    return ids, images, labels
 
 
 def _walk(folder: Path, below: str) -> Iterator[str]:
@@ -120,6 +141,7 @@ def find_root(name: str, path: str | None, inside: Sequence[str], holds: Sequenc
 
 
 def first_folder(candidates: Iterable[Path]) -> Path | None:
+    """The first candidate that exists."""
     return next((folder for folder in candidates if folder.is_dir()), None)
 
 
@@ -138,9 +160,11 @@ def read_ids(path: Path) -> list[str]:
 
 
 def check_split(name: str, split: str, splits: Iterable[str]) -> None:
+    """Raise OrdnetError where the data set has no such split."""
     if split not in splits:
         raise OrdnetError(f"{name} has no split {split!r}; there are {', '.join(splits)}")
 
 
-def shortened(words: Sequence[str]) -> str:
+def first_few(words: Sequence[str]) -> str:
+    """The first three words, and how many more there are."""
     return ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")

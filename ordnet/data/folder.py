@@ -1,4 +1,4 @@
-"""`folder:PATH`: one's own pictures and labels.
+"""`folder:PATH`: a user's own pictures and labels.
 
 Without train.txt and val.txt a fifth of the pictures, chosen by a hash of their ids, is for validation. The choice is
 the same on every machine, and pictures added later leave nearly all others where they were.
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ordnet.data.class_list import HELP, read_class_list
-from ordnet.data.file_dataset import FilePairs, Files, find_root, read_ids
+from ordnet.data.file_dataset import FileDataset, Files, find_root, read_ids
 from ordnet.data.label_files import LABEL_ENDINGS, read_index_or_colours
 from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.errors import OrdnetError
@@ -28,7 +28,7 @@ _VAL_SHARE = 0.2
 _SEED = 0
 
 
-def open_split(path: str | None, split: str) -> FilePairs:
+def open_split(path: str | None, split: str) -> FileDataset:
     root = find_root("folder", path, (), ("images", "labels"), TREE)
     listed = read_class_list(root / "classes.txt")
     images = Files(root / "images", IMAGE_ENDINGS)
@@ -47,7 +47,7 @@ def open_split(path: str | None, split: str) -> FilePairs:
         there = ", ".join(sorted(file.name for file in root.glob("*.txt") if file.name != "classes.txt")) or "none"
         raise OrdnetError(f"folder: no list {root / f'{split}.txt'} for the split {split!r}; there are: {there}")
     unlabelled = split == "test" and not labels.paths.keys() & set(ids)
-    return FilePairs(
+    return FileDataset(
         "folder",
         split,
         ids,

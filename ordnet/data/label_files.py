@@ -1,10 +1,8 @@
-"""Reading label pictures: one raw value per pixel, from index PNGs or from colours.
+"""Reading label files: one raw value per pixel, from index pictures, colour pictures or MATLAB files.
 
-Labels in MATLAB files, kept as PNGs after the first reading.
-
-The PNGs lie in a folder beside the labels' own, or under the user's cache directory where that cannot be written. They
-hold the raw values. Each carries a stamp of the file it was made from, so that a changed file is read anew; a damaged
-PNG counts as none.
+MATLAB files are slow to read and are kept as PNGs of their raw values, in a folder beside the labels' own, or under the
+user's cache directory where that cannot be written. Each PNG carries a stamp of the file it was made from, so that a
+changed file is read again; a damaged PNG counts as none.
 """
 
 import hashlib
@@ -26,6 +24,7 @@ LABEL_ENDINGS = (".png", ".bmp", ".tif", ".tiff")
 
 # Pillow spreads grey values of 2 and 4 bits over 0…255; labels need the stored ones
 _SPREAD = {"L;2": 85, "L;4": 17}
+_STAMP = "ordnet-source"
 
 
 def read_index(path: str) -> np.ndarray:
@@ -84,9 +83,6 @@ def _stored_mode(image: Image.Image) -> str:
     return str(tiles[0][3]) if tiles else image.mode
 
 
-_STAMP = "ordnet-source"
-
-
 def read_mat(path: str, key: str) -> np.ndarray:
     """Raw values (H, W) of the variable `key`; "GTcls.Segmentation" is a field of a structure."""
     source = Path(path)
@@ -107,7 +103,7 @@ def read_mat(path: str, key: str) -> np.ndarray:
 
 
 def _places(source: Path) -> list[Path]:
-    """Where the PNG may lie, in order of preference."""
+    """The paths where the PNG may lie, the preferred one first."""
     folder = source.parent
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]

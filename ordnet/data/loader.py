@@ -26,6 +26,8 @@ _REPLACEMENTS = 100
 
 
 class Batch(NamedTuple):
+    """Augmented crops for one training step."""
+
     images: Tensor
     """(B, 3, H, W) uint8 in channels_last memory; `normalise` makes it the network's input."""
     labels: Tensor
@@ -34,6 +36,8 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Example:
+    """One whole picture and its label, for evaluation."""
+
     index: int
     image: Tensor
     """(1, 3, H, W) uint8, at the picture's own size."""
@@ -164,6 +168,8 @@ class _Augmented(Dataset[Any]):
 
 
 class _Whole(Dataset[Any]):
+    """Index → image (H, W, 3) and label (H, W), unchanged."""
+
     def __init__(self, dataset: Split) -> None:
         self._dataset = dataset
 

@@ -1,6 +1,7 @@
-"""Decoding a picture: whatever the file holds, upright 8-bit RGB comes out, or an error that names the file.
+"""Reading pictures, and finding the ones a user names.
 
-Which pictures a user means by files, folders and patterns, and what their results are called.
+`open_rgb` makes upright 8-bit RGB of whatever a file holds, or raises an error that names the file. `find_pictures`
+turns files, folders and patterns into a list of pictures and the names of their results.
 """
 
 import glob
@@ -148,10 +149,12 @@ def _eight_bits(pixels: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Listed:
+    """A picture that was found, and what its results are called."""
+
     path: Path
     """Absolute, links followed."""
     stem: str
-    """What its results are called: no ending, folders where they are needed to tell pictures apart."""
+    """The name of its results, without ending; with folders where they are needed to tell pictures apart."""
 
 
 def find_pictures(words: Sequence[str], leave_out: Path | None = None) -> list[Listed]:

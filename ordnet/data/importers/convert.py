@@ -1,4 +1,4 @@
-"""Annotated outlines, whatever tool made them → the folder layout: pictures, label PNGs, classes.txt, split lists.
+"""Writing annotations, whatever tool made them, as a `folder:`: pictures, label PNGs, classes.txt and split lists.
 
 Shapes are painted from the largest area to the smallest, so that a small object on a large one stays visible; of two
 that are equally large the later one lies on top. Shapes named `ignore` or `__ignore__` mark pixels that never count.
@@ -29,6 +29,8 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Shape:
+    """An annotated area and its class."""
+
     name: str
     draw: Callable[[int, int], Region]
     """Height and width of the picture → the pixels it covers."""
@@ -63,6 +65,8 @@ class Annotations:
 
 @dataclass(frozen=True)
 class Written:
+    """What was written, for the user to read."""
+
     classes: list[str]
     splits: dict[str, int]
     """Split → pictures in it."""
@@ -188,7 +192,7 @@ def _refuse(problems: Sequence[str]) -> None:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A neighbour of `out` to write into, which takes its place at the end or vanishes."""
+    """A temporary folder beside `out`. It is renamed to `out` at the end, or removed where something went wrong."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OrdnetError(f"{out} exists and is not an empty folder: name a new one")
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")

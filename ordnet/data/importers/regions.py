@@ -1,7 +1,11 @@
-"""Annotated outlines and run lengths → the pixels they cover.
+"""The pixels that annotated outlines and run lengths cover.
 
 A pixel is covered where its centre is. Coordinates count from the picture's top left corner, so that the pixel in row y
 and column x has its centre at (x + 0.5, y + 0.5). Whatever lies outside the picture is cut off.
+
+pycocotools would halve the time of polygons (500 on 640x480: 0.8 s against 1.6 s) and quarter that of run lengths, but
+its C code trusts the numbers it is given and ends the process where they are wrong. Both are small beside decoding the
+pictures.
 """
 
 from collections.abc import Sequence
