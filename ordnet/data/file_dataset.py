@@ -4,6 +4,7 @@ Folders are listed once; a missing file is named together with the place where i
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from ordnet.data.label_files import read_index
-from ordnet.data.labels import Classes, LabelRule, OutsideClasses
-from ordnet.data.pictures import IMAGE_ENDINGS, open_rgb
+from ordnet.data.labels import IGNORE, Classes, LabelRule, OutsideClasses
+from ordnet.data.pictures import IMAGE_ENDINGS, UNREADABLE, open_rgb
 from ordnet.errors import OrdnetError
 
 
@@ -47,7 +48,12 @@ class FileDataset:
         try:
             return self.rule.encode(self.raw(index))
         except OutsideClasses as error:
-            raise OutsideClasses(error.values, error.expected, self.labels[index]) from None
+            # one value too many at the upper end: the commonest mistake in labels of one's own
+            from_one = self.name == "folder" and set(error.values) == {len(self.classes)} and IGNORE in error.expected
+            advice = (
+                "; if your labels count from 1, write `ignore` as the first line of classes.txt" if from_one else ""
+            )
+            raise OutsideClasses(error.values, error.expected, self.labels[index], advice) from None
 
     def files(self, index: int) -> tuple[str, str]:
         return self.images[index], self.labels[index] if self.labels else ""
@@ -63,9 +69,13 @@ class Files:
         self.endings = endings
         self.suffix = suffix
         self.paths: dict[str, str] = {}
+        self.unreadable: Counter[str] = Counter()
+        """Endings of pictures in formats that cannot be read here → how many files have them."""
         self._twice: dict[str, str] = {}
         for name in _walk(folder, ""):
             stem, dot, ending = name.rpartition(".")
+            if (dot + ending).lower() in UNREADABLE:
+                self.unreadable[(dot + ending).lower()] += 1
             if (dot + ending).lower() in endings and stem.endswith(suffix):
                 key = stem[: len(stem) - len(suffix)]
                 key = key.rpartition("/")[2] if flat else key

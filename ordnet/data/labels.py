@@ -86,18 +86,24 @@ class LabelRule:
 class OutsideClasses(OrdnetError):
     """A label holds values that no class has."""
 
-    def __init__(self, values: dict[int, int], expected: Sequence[int], file: str = "") -> None:
+    def __init__(self, values: dict[int, int], expected: Sequence[int], file: str = "", advice: str = "") -> None:
         self.values = values
         self.expected = expected
         self.file = file
+        self.advice = advice
         found = ", ".join(f"{value} ({count:,} pixels)" for value, count in list(values.items())[:8])
         more = f" and {len(values) - 8} more values" if len(values) > 8 else ""
         span = f"{expected[0]}…{expected[-1]}" if len(expected) > 8 else ", ".join(map(str, expected))
         where = f"{file}: " if file else ""
-        super().__init__(f"{where}label values outside the classes: {found}{more}; expected {span}")
+        super().__init__(f"{where}label values outside the classes: {found}{more}; expected {span}{advice}")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return OutsideClasses, (self.values, self.expected, self.file)  # so that it survives the way out of a worker
+        return OutsideClasses, (
+            self.values,
+            self.expected,
+            self.file,
+            self.advice,
+        )  # so that it survives the way out of a worker
 
 
 def identity_rule(count: int) -> LabelRule:
