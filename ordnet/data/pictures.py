@@ -6,6 +6,7 @@ turns files, folders and patterns into a list of pictures and the names of their
 
 import glob
 import os
+import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,6 +112,19 @@ def opened(source: Source, largest: int = LARGEST, formats: tuple[str, ...] | No
         ) from None
     except Exception as error:  # Pillow's decoders raise whatever they stumble over in broken data
         raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None
+
+
+def regular_file(path: str | Path) -> Path:
+    """The path. An error where it is a pipe, a socket or a device, which may never end or never answer."""
+    file = Path(path)
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError):  # reading says what is wrong
+        return file
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise OrdnetError(f"{file} is {kind}, not a file")
+    return file
 
 
 _lock = threading.Lock()
