@@ -16,6 +16,7 @@ from ordnet.evaluation.words import miou_words
 from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.prepare import for_inference
+from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.training.environment import environment_rows
