@@ -46,6 +46,9 @@ class ModelConfig(Section):
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
+    decoder: Literal["plain", "fine"] = "plain"
+    """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
+    backbone's finer maps to a quarter of the picture's size."""
     auxiliary: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
     align_corners: bool = True
@@ -61,11 +64,14 @@ class ModelConfig(Section):
     similarity: Literal["dot", "softmax"] | None = None
     form: Literal["factored", "literal"] | None = None
     project: bool | None = None
+    gate_logits: Literal["plain", "standard"] | None = None
+    logit_scale: Literal["one", "root"] | None = None
+    start: Literal["random", "identity"] | None = None
 
 
 BLOCK_SETTINGS = (
     "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
-    "fusion", "similarity", "form", "project",
+    "fusion", "similarity", "form", "project", "gate_logits", "logit_scale", "start",
 )  # fmt: skip
 WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal")
 """Variants that take none of the block's settings."""

@@ -14,7 +14,7 @@ from ordnet.model.backbones.timm import PREFIX as TIMM
 from ordnet.model.backbones.timm import TimmBackbone
 from ordnet.model.backbones.tiny import Tiny
 from ordnet.model.baselines import DANet, Interlaced, NonLocal
-from ordnet.model.decoder import PlainDecoder
+from ordnet.model.decoder import Decoder, FineDecoder, PlainDecoder
 from ordnet.model.head import Classifier, FCNHead
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
@@ -87,8 +87,8 @@ def build_from(config: ModelConfig, classes: int) -> Network:
         neck = nn.Sequential(*conv_norm(width, config.neck, 1), nn.ReLU(inplace=True))
         width = config.neck
     block = _block(config, width)
-    decoder = PlainDecoder(block.out_channels, backbone.output_stride)
-    head = Classifier if block.ends_in_convolution else FCNHead
+    decoder = _decoder(config, block, backbone)
+    head = Classifier if decoder.ends_in_convolution else FCNHead
     return Network(
         backbone,
         neck,
@@ -122,6 +122,14 @@ def _block(config: ModelConfig, width: int) -> Block:
     if given.get("gate") == "none":
         given["gate"] = None
     return OmniRange(width, **{**BLOCKS[config.variant], **given})
+
+
+def _decoder(config: ModelConfig, block: Block, backbone: Backbone) -> Decoder:
+    if config.decoder == "fine":
+        fine = FineDecoder(block.out_channels, backbone)
+        if fine.levels:  # a backbone that keeps one stride has no finer maps to go through
+            return fine
+    return PlainDecoder(block.out_channels, backbone.output_stride, block.ends_in_convolution)
 
 
 def _refuse_block_settings(config: ModelConfig) -> None:
