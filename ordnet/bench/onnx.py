@@ -10,7 +10,6 @@ import torch
 
 from ordnet.bench.measure import Row, interleaved, peak_megabytes
 from ordnet.bench.model import CLASSES, METHODS, OURS, calibrated
-from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
 from ordnet.inference.onnx.export import finished, traced
 from ordnet.inference.onnx.runtime import session
@@ -18,6 +17,7 @@ from ordnet.inference.prepare import for_inference
 from ordnet.model.build import build
 from ordnet.model.flops import gflops
 from ordnet.model.network import Network
+from ordnet.model.pixels import normalise
 from ordnet.progress import progress
 
 WAYS = {"onnx": "ONNX Runtime", "eager": "torch eager", "prepared": "torch as ordnet runs it"}

@@ -14,10 +14,6 @@ from ordnet.config import DataConfig
 from ordnet.data.labels import IGNORE
 from ordnet.errors import OrdnetError
 
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
-"""ImageNet's statistics of red, green, blue in 0..1, which pretrained backbones expect."""
-
 
 @dataclass(frozen=True)
 class Window:

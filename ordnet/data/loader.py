@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ordnet.config import DataConfig
-from ordnet.data.augment import MEAN, STD, augment, fit_long_side, generator
+from ordnet.data.augment import augment, fit_long_side, generator
 from ordnet.data.dataset import Dataset as Split
 from ordnet.data.dataset import read_pair
 from ordnet.errors import OrdnetError
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     """Augmented crops for one training step."""
 
     images: Tensor
-    """(B, 3, H, W) uint8 in channels_last memory; `normalise` makes it the network's input."""
+    """(B, 3, H, W) uint8 in channels_last memory; `model.pixels.normalise` makes it the network's input."""
     labels: Tensor
     """(B, H, W) uint8 class ids."""
 
@@ -44,13 +44,6 @@ class Example:
     """(1, 3, H, W) uint8, at the picture's own size or shrunk to the long side that was asked for."""
     label: Tensor
     """(1, H, W) uint8 class ids."""
-
-
-def normalise(images: Tensor) -> Tensor:
-    """8-bit RGB (B, 3, H, W) → float32 with ImageNet's mean 0 and deviation 1, where the images are."""
-    mean = torch.tensor(MEAN, device=images.device).view(3, 1, 1) * 255
-    scale = torch.tensor(STD, device=images.device).view(3, 1, 1) * 255
-    return images.float().sub_(mean).div_(scale)
 
 
 class Batches:

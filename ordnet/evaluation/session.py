@@ -9,11 +9,10 @@ import torch
 from torch import distributed
 
 from ordnet.data.catalogue import open_dataset
-from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import Evaluation, refuse_other_classes
 from ordnet.evaluation.evaluate import evaluate as evaluate_network
+from ordnet.inference import protocols
 from ordnet.inference.parser import find
-from ordnet.inference.protocols import PROTOCOLS
 from ordnet.model import checkpoint
 
 
@@ -30,8 +29,7 @@ def evaluate(
 
     `progress` hears how many pictures of this process's share are done, and how many there are.
     """
-    if protocol not in PROTOCOLS:
-        raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+    protocols.protocol(protocol)  # a wrong name is refused before anything is read
     loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, split)
     refuse_other_classes(loaded.classes, dataset.classes.names)
@@ -40,9 +38,7 @@ def evaluate(
     try:
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
         return evaluate_network(
-            loaded.net.to(device), dataset, protocol,
-            # windows of the size the network was trained with
-            base=loaded.about.get("base_size") or 520, crop=loaded.about.get("crop") or 480,
+            loaded.net.to(device), dataset, protocols.protocol_of(protocol, loaded.about),
             device=device, progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
     finally:

@@ -20,12 +20,14 @@ from ordnet.config import Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, notes_of
-from ordnet.data.loader import Batch, Batches, normalise
+from ordnet.data.loader import Batch, Batches
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import Evaluation, Extremes, evaluate
 from ordnet.files import write_text
+from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
+from ordnet.model.pixels import normalise
 from ordnet.picture.charts import curves
 from ordnet.training import state as states
 from ordnet.training.display import Board, Display
@@ -176,8 +178,8 @@ def _train(
                 extremes = Extremes(reporting.PICTURES)
                 with display.task("evaluating", math.ceil(len(val_set.ids) / world)) as advance:
                     evaluation = evaluate(
-                        kept, val_set, settings.evaluation.protocol,
-                        base=settings.data.base_size or 520, crop=training.crop,
+                        kept, val_set,
+                        protocol(settings.evaluation.protocol, settings.data.base_size, training.crop),
                         device=device, progress=lambda _: advance(""), skip_broken=settings.data.skip_broken,
                         look=extremes.add,
                     )  # fmt: skip

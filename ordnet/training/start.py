@@ -9,10 +9,9 @@ from torch import nn
 from ordnet.config import ModelConfig
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
-from ordnet.model.backbones.timm import TimmBackbone
 from ordnet.model.build import build_from
+from ordnet.model.card import find
 from ordnet.model.network import Network
-from ordnet.model.shipped import find
 
 WIDTHS = ("neck", "key_channels", "value_channels")
 
@@ -80,11 +79,8 @@ def freeze_norms(net: nn.Module) -> None:
 
 
 def synchronise_norms(net: Network) -> Network:
-    """Batch norms that see the batches of all GPUs; timm's may carry an activation, which its own function keeps."""
-    if isinstance(net.backbone, TimmBackbone):
-        from timm.layers.norm_act import convert_sync_batchnorm
-
-        return convert_sync_batchnorm(net)
+    """Batch norms that see the batches of all GPUs. The backbone knows how its own are converted."""
+    net.backbone = net.backbone.with_synchronised_norms()
     return nn.SyncBatchNorm.convert_sync_batchnorm(net)
 
 

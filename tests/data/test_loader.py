@@ -10,10 +10,10 @@ from PIL import Image
 
 from ordnet.bench import loader as bench
 from ordnet.config import DataConfig
-from ordnet.data.augment import MEAN, STD
 from ordnet.data.labels import Classes, identity_rule
-from ordnet.data.loader import Batches, examples, normalise, order
+from ordnet.data.loader import Batches, examples, order
 from ordnet.errors import OrdnetError
+from ordnet.model.pixels import MEAN, STD, normalise
 
 
 class Numbered:

@@ -18,11 +18,11 @@ from ordnet.bench.model import calibrated
 from ordnet.bench.onnx import WAYS, compare, prepare, run
 from ordnet.commands import app
 from ordnet.errors import OrdnetError
-from ordnet.inference.onnx.block import Patches, exported
 from ordnet.inference.onnx.check import check
 from ordnet.inference.onnx.export import OPSET, export, finished, metadata
 from ordnet.inference.onnx.parser import OnnxParser, session
 from ordnet.model import checkpoint
+from ordnet.model.exported import Patches, exported
 from ordnet.model.middle_range import patch_grid
 from tests.serving import encoded, serving
 

@@ -19,6 +19,7 @@ from ordnet.evaluation.evaluate import Evaluation, Extremes, Seen, evaluate
 from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.prepare import for_inference
+from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.training.report import facts as run_facts
@@ -84,8 +85,7 @@ def rebuild(path: str | Path) -> Path:
     train_set, val_set = (open_dataset(settings.data.name, s) for s in (settings.data.split, settings.data.val_split))
     extremes = Extremes(PICTURES)
     evaluation = evaluate(
-        net, val_set, settings.evaluation.protocol,
-        base=settings.data.base_size or 520, crop=settings.training.crop,
+        net, val_set, protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
         skip_broken=settings.data.skip_broken, look=extremes.add,
     )  # fmt: skip
     write(folder, settings, net, train_set, val_set, evaluation, extremes)
