@@ -39,7 +39,8 @@ class ModelConfig(Section):
     variant: str = "ordnet"
     backbone: str = "resnet50s"
     weights: str | None = None
-    """An ImageNet backbone file, .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub."""
+    """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
+    .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub; `none`, or nothing, starts at random."""
     output_stride: int | None = Field(default=None, gt=0)
     """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""

@@ -65,7 +65,7 @@ def pascal_context_r50() -> Recipe:
         "ORDNet, ResNet-50, the ablations' setting",
         Settings(
             data=DataConfig(name="pascal-context", base_size=520),
-            model=ModelConfig(variant="ordnet", backbone="resnet50s"),
+            model=ModelConfig(variant="ordnet", backbone="resnet50s", weights="imagenet"),
             training=TrainingConfig(epochs=50, batch_size=16, crop=480, rate=0.001, lovasz=0.0),
         ),
         "pascal-context:PATH",

@@ -7,6 +7,7 @@ from torch import nn
 
 from ordnet.config import BLOCK_SETTINGS, ModelConfig, parse_model
 from ordnet.errors import OrdnetError
+from ordnet.model import pretrained
 from ordnet.model import weights as weight_files
 from ordnet.model.backbones.mobilenet import MobileNetV2
 from ordnet.model.backbones.resnet import RESNETS, ResNet
@@ -67,13 +68,19 @@ def build(variant: str = "ordnet", *, classes: int, backbone: str = "resnet50s",
     return build_from(parse_model({"variant": variant, "backbone": backbone, **settings}, "build"), classes)
 
 
-def build_from(config: ModelConfig, classes: int) -> Network:
+def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] = lambda _: None) -> Network:
+    """The network of a model section, with its backbone's weights; `say` hears where they came from."""
     if config.variant not in variants():
         raise OrdnetError(f"there is no variant {config.variant!r}; there are {', '.join(variants())}")
     if classes < 1:
         raise OrdnetError(f"a network needs at least one class, got {classes}")
     # read first: the file knows where its network takes its strides
-    file = weight_files.read(config.weights) if config.weights else None
+    file = None
+    if config.weights == "imagenet":
+        file, origin = pretrained.read(config.backbone)
+        say(origin)
+    elif config.weights and config.weights != "none":
+        file = weight_files.read(config.weights)
     stride_on = config.stride_on
     if stride_on == "auto":
         stride_on = file.stride_on if file else "conv2"  # type: ignore[assignment]

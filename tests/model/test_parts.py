@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -30,8 +31,7 @@ class ToyBackbone(Backbone):
         super().__init__()
         widths = (3, *self.channels)
         self.parts = nn.ModuleList(
-            nn.Sequential(*conv_norm(before, after, 3, stride=2), nn.ReLU())
-            for before, after in zip(widths, widths[1:], strict=False)
+            nn.Sequential(*conv_norm(before, after, 3, stride=2), nn.ReLU()) for before, after in pairwise(widths)
         )
 
     def stages(self) -> Sequence[Callable[[Tensor], Tensor]]:
