@@ -24,6 +24,9 @@ class DataConfig(Section):
     """Use only the first N samples of the training split, for quick tries."""
     workers: int = Field(default=2, ge=0)
     skip_broken: bool = False
+    long_side: int | None = Field(default=None, ge=16)
+    """Larger pictures are shrunk while loading, so that their long side has this many pixels; the own size without
+    it."""
     flip: bool = True
     scale: tuple[float, float] = (0.5, 2.0)
     base_size: int | None = Field(default=None, gt=0)

@@ -19,14 +19,16 @@ from torch import distributed
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
 from ordnet.data.labels import IGNORE, Classes
-from ordnet.data.loader import examples, normalise
+from ordnet.data.loader import examples
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
 from ordnet.inference.parser import find, find_device
 from ordnet.inference.prepare import for_inference
+from ordnet.inference.protocols import Protocol
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
+from ordnet.model.pixels import normalise
 from ordnet.progress import OnProgress
 
 _SIDE = 640
@@ -114,8 +116,7 @@ def evaluate(
     `device` is cpu, cuda, cuda:1, mps; without it a GPU where there is one. `progress` hears how many pictures of this
     process's share are done, and how many there are.
     """
-    if protocol not in protocols.PROTOCOLS:
-        raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
+    protocols.protocol(protocol)  # a wrong name is refused before anything is read
     on = _own_device(device)
     loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, split)
@@ -124,9 +125,7 @@ def evaluate(
     try:
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
         return evaluate_network(
-            loaded.net.to(on), dataset, protocol,
-            # windows of the size the network was trained with
-            base=loaded.about.get("base_size") or 520, crop=loaded.about.get("crop") or 480,
+            loaded.net.to(on), dataset, protocols.protocol_of(protocol, loaded.about),
             device=on, progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
     finally:
@@ -137,10 +136,8 @@ def evaluate(
 def evaluate_network(
     net: Network,
     dataset: Dataset,
-    protocol: str = "whole",
+    protocol: Protocol | str = "whole",
     *,
-    base: int = 520,
-    crop: int = 480,
     device: torch.device | None = None,
     workers: int = 0,
     progress: Callable[[int], object] = lambda done: None,
@@ -149,31 +146,29 @@ def evaluate_network(
 ) -> Evaluation:
     """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
 
-    `base` and `crop` are the `encnet` protocol's. `look` is shown every picture of this process's share.
+    `look` is shown every picture of this process's share.
     """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
     rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    how = Protocol(protocol) if isinstance(protocol, str) else protocol
     confusion = Confusion(net.classes)
     broken: list[str] = []
-    ready = for_inference(net)
+    ready = for_inference(net, device)
     done = 0
     with torch.inference_mode():
         for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
             image = normalise(example.image.to(device))
-            labels = protocols.labels(ready, image, protocol, base=base, crop=crop)
+            labels = protocols.labels(ready, image, how)
             confusion.add(example.label[0], labels)
             if look:
                 look(example.index, example.image[0].permute(1, 2, 0).numpy(), example.label[0].numpy(), labels)
             done += 1
             progress(done)
-    details: dict[str, Any] = {} if protocol == "whole" else {"scales": list(protocols.SCALES), "flips": True}
-    if protocol == "encnet":
-        details |= {"base": base, "crop": crop}
     return Evaluation(
         Confusion(net.classes, summed(confusion.matrix, device)),
-        dataset.classes, dataset.name, dataset.split, protocol,
-        int(summed(np.array([done]), device)[0]), details, broken,
+        dataset.classes, dataset.name, dataset.split, how.name,
+        int(summed(np.array([done]), device)[0]), how.details(), broken,
     )  # fmt: skip
 
 

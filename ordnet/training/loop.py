@@ -16,6 +16,7 @@ from ordnet.config import Settings
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_network
 from ordnet.evaluation.words import miou_words
+from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
 from ordnet.training.display import Display
@@ -174,8 +175,9 @@ def _evaluate(setup: Setup) -> Scored:
     share = math.ceil(len(setup.val_set.ids) / setup.accelerator.num_processes)
     with setup.display.task("evaluating", share) as advance:
         evaluation = evaluate_network(
-            setup.kept, setup.val_set, settings.evaluation.protocol,
-            base=settings.data.base_size or 520, crop=settings.training.crop, device=setup.accelerator.device,
+            setup.kept, setup.val_set,
+            protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
+            device=setup.accelerator.device,
             progress=lambda _: advance(""), skip_broken=settings.data.skip_broken, look=pictures.add,
         )  # fmt: skip
     return Scored(evaluation, pictures)

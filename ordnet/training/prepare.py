@@ -12,7 +12,7 @@ from torch import distributed
 
 from ordnet.config import Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import class_weights, quick_check, scan
+from ordnet.data.check import median_weights, quick_check, scan
 from ordnet.data.dataset import Dataset, Spread, notes_of
 from ordnet.data.loader import Batches
 from ordnet.errors import OrdnetError
@@ -209,7 +209,7 @@ def _class_weights(settings: Settings, train_set: Dataset, found: dict[str, Any]
         return tuple(found["class_weights"])
     used = min(len(train_set.ids), settings.data.limit or len(train_set.ids))
     counted = scan(Spread(train_set, _COUNTED, used), pictures=False)
-    return balanced_weights(class_weights(counted, len(train_set.classes)))
+    return balanced_weights(median_weights(counted, len(train_set.classes)))
 
 
 def _say_schedule(before: int, settings: Settings, steps: int, progress: RunProgress, display: Display) -> None:

@@ -1,7 +1,6 @@
 """The network a run begins with: fresh, from backbone weights, or from a whole checkpoint; and its moving average."""
 
 import copy
-import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from ordnet.config import ModelConfig
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.model.build import build_from
+from ordnet.model.card import find
 from ordnet.model.network import Network
-from ordnet.model.shipped import find
 
 WIDTHS = ("neck", "key_channels", "value_channels")
 
@@ -81,11 +80,8 @@ def freeze_norms(net: nn.Module) -> None:
 
 
 def synchronise_norms(net: Network) -> Network:
-    """Let batch norms see the batches of all GPUs."""
-    if "timm" in sys.modules:  # timm's norms may carry an activation, which only its own function keeps
-        from timm.layers.norm_act import convert_sync_batchnorm
-
-        return convert_sync_batchnorm(net)
+    """Let batch norms see the batches of all GPUs. The backbone knows how its own are converted."""
+    net.backbone = net.backbone.with_synchronised_norms()
     return nn.SyncBatchNorm.convert_sync_batchnorm(net)
 
 

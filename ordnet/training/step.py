@@ -10,9 +10,10 @@ from accelerate import Accelerator
 from torch import Tensor, distributed, nn
 
 from ordnet.config import TrainingConfig
-from ordnet.data.loader import Batch, normalise
+from ordnet.data.loader import Batch
 from ordnet.errors import OrdnetError
 from ordnet.model.network import Network
+from ordnet.model.pixels import normalise
 from ordnet.training.loss import class_weights_of, count_pixels, total_loss
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ordnet.model.omni_range import OmniRange
+from ordnet.model.parts import Block
 
 SAMPLES = 8
 """Forward passes looked at; the figures are means over them."""
@@ -32,7 +32,7 @@ def watch(net: nn.Module) -> Iterator[dict[str, float]]:
     """
     found: dict[str, float] = {}
     block = getattr(net, "block", None)
-    if not isinstance(block, OmniRange):
+    if not isinstance(block, Block) or not block.adds_context:
         yield found
         return
     measured: list[dict[str, float]] = []
@@ -51,7 +51,7 @@ def watch(net: nn.Module) -> Iterator[dict[str, float]]:
 
 
 @torch.no_grad()
-def _measure(block: OmniRange, x: Tensor, y: Tensor) -> dict[str, float]:
+def _measure(block: Block, x: Tensor, y: Tensor) -> dict[str, float]:
     added = y - x
     varying = added - added.mean(dim=(2, 3), keepdim=True)
     vitals = {

@@ -16,6 +16,7 @@ from ordnet.evaluation.words import miou_words
 from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.prepare import for_inference
+from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.training.environment import environment_rows
@@ -85,8 +86,7 @@ def rebuild_report(path: str | Path) -> Path:
         val_set = Spread(val_set, settings.evaluation.limit)
     extremes = BestAndWorst(PICTURES)
     evaluation = evaluate_network(
-        net, val_set, settings.evaluation.protocol,
-        base=settings.data.base_size or 520, crop=settings.training.crop,
+        net, val_set, protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
         skip_broken=settings.data.skip_broken, look=extremes.add,
     )  # fmt: skip
     write_report(folder, settings, net, train_set, val_set, evaluation, extremes)
