@@ -20,7 +20,7 @@ from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
 from ordnet.training.display import Display
-from ordnet.training.environment import peak_megabytes
+from ordnet.training.memory import keep_memory, peak_megabytes
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder
@@ -77,6 +77,7 @@ def train_with(
     device: str | None = None,
 ) -> Run:
     """Train as the settings say, into the run folder `out`."""
+    keep_memory()
     accelerator = make_accelerator(settings.training, device)
     main = accelerator.is_main_process
     display, folder = Display(main), RunFolder(out)

@@ -12,7 +12,7 @@ from torch import distributed
 
 from ordnet.config import Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import median_weights, quick_check, scan
+from ordnet.data.check import class_weights, quick_check
 from ordnet.data.dataset import Dataset, Spread, notes_of
 from ordnet.data.loader import Batches
 from ordnet.errors import OrdnetError
@@ -22,15 +22,12 @@ from ordnet.model.network import Network
 from ordnet.training import state as states
 from ordnet.training.display import Board, Display
 from ordnet.training.environment import describe
-from ordnet.training.loss import balanced_weights, class_weights_of
+from ordnet.training.loss import class_weights_of
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.schedule import make_optimizer, poly
 from ordnet.training.start import Averaged, start_network, synchronise_norms
 from ordnet.training.state import RunProgress
 from ordnet.training.step import Trainee
-
-_COUNTED = 200
-"""This many training labels, evenly spread, are counted for automatic class weights."""
 
 
 @dataclass
@@ -171,8 +168,8 @@ def _open_data(settings: Settings, display: Display, main: bool) -> tuple[Datase
         for note in dict.fromkeys((*notes_of(train_set), *notes_of(val_set))):
             display.say(note)
         if not settings.data.skip_broken:
-            quick_check(train_set)
-            quick_check(val_set)
+            for remark in dict.fromkeys((*quick_check(train_set), *quick_check(val_set))):
+                display.say(remark)
     limit = settings.evaluation.limit
     if limit and limit < len(val_set.ids):
         display.say(f"evaluating on {limit:,} of {len(val_set.ids):,} pictures, evenly spread (evaluation.limit)")
@@ -208,8 +205,7 @@ def _class_weights(settings: Settings, train_set: Dataset, found: dict[str, Any]
     if found is not None:
         return tuple(found["class_weights"])
     used = min(len(train_set.ids), settings.data.limit or len(train_set.ids))
-    counted = scan(Spread(train_set, _COUNTED, used), pictures=False)
-    return balanced_weights(median_weights(counted, len(train_set.classes)))
+    return class_weights(Spread(train_set, used, used))
 
 
 def _say_schedule(before: int, settings: Settings, steps: int, progress: RunProgress, display: Display) -> None:

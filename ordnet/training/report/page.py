@@ -132,7 +132,9 @@ def _by_class(run: RunReport) -> str:
     columns = (confusion.iou(), confusion.precision(), confusion.recall(), confusion.f1())
     rows = [(name, *(_number(_known(values[c]), 3) for values in columns)) for c, name in enumerate(run.names)]
     note = "Precision: how much of what was given to a class is its own. Recall: how much of the class was found."
-    return page.table(rows, ("class", "IoU", "precision", "recall", "F1 (Dice)")) + page.paragraph(note)
+    shown = page.table(rows, ("class", "IoU", "precision", "recall", "F1 (Dice)"))
+    # on a narrow screen the table scrolls by itself
+    return f'<div class="wide"><div tabindex="0">{shown}</div></div>{page.paragraph(note)}'
 
 
 def _curves(epochs: list[dict[str, Any]], folder: Path) -> Iterator[str]:
