@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from ordnet.data.loader import examples, normalise
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
-from ordnet.inference.parser import find
+from ordnet.inference.onnx.parser import OnnxParser
+from ordnet.inference.parser import Parser, find, load
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
@@ -33,6 +35,8 @@ _SIDE = 640
 """Kept pictures are made this small, so that a few of them take little memory."""
 
 
+Label = Callable[[torch.Tensor], np.ndarray]
+"""Turns a picture (1, 3, H, W) uint8 into class ids (H, W)."""
 Look = Callable[[int, np.ndarray, np.ndarray, np.ndarray], object]
 """Is shown one picture: its place in the data set, the picture (H, W, 3) uint8, its true and its parsed class ids."""
 
@@ -94,24 +98,39 @@ def evaluate(
     skip_broken: bool = False,
     progress: OnProgress = lambda done, total: None,
 ) -> Evaluation:
-    """Scores of a checkpoint on a split; under torchrun every process gets the whole result.
+    """Scores of a model file on a split; under torchrun every process gets the whole result.
 
-    `progress` hears how many pictures of this process's share are done, and how many there are.
+    `model` is a checkpoint, an exported .onnx file or a shipped name. `progress` hears how many pictures of this
+    process's share are done, and how many there are.
     """
+    if not isinstance(model, str | Path):
+        raise OrdnetError(
+            f"evaluate takes a model's file or name, not a {type(model).__name__}: "
+            'ordnet.evaluate("runs/mine/best.safetensors", "folder:street")'
+        )
     if protocol not in protocols.PROTOCOLS:
         raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
-    loaded = checkpoint.load(find(model))
-    dataset = open_dataset(data, split)
-    refuse_other_classes(loaded.classes, dataset.classes.names)
-    started = _join_processes()
+    file = find(model)
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
+    label: Label
+    details: dict[str, Any]
+    if file.suffix == ".onnx":
+        parser = load(file, protocol=protocol)
+        classes, label, details = parser.classes, partial(_parsed, parser), {}
+    else:
+        loaded = checkpoint.load(file)
+        classes = loaded.classes
+        # windows of the size the network was trained with
+        base, crop = loaded.about.get("base_size") or 520, loaded.about.get("crop") or 480
+        label, details = _labeller(loaded.net.to(device), protocol, base, crop, device)
+    dataset = open_dataset(data, split)
+    refuse_other_classes(classes, dataset.classes.names)
+    started = _join_processes()
     try:
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
-        return evaluate_network(
-            loaded.net.to(device), dataset, protocol,
-            # windows of the size the network was trained with
-            base=loaded.about.get("base_size") or 520, crop=loaded.about.get("crop") or 480,
-            device=device, progress=lambda done: progress(done, share), skip_broken=skip_broken,
+        return _evaluate(
+            label, dataset, protocol, details, device,
+            progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
     finally:
         if started:
@@ -137,25 +156,54 @@ def evaluate_network(
     """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
-    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
-    confusion = Confusion(net.classes)
-    broken: list[str] = []
+    label, details = _labeller(net, protocol, base, crop, device)
+    return _evaluate(label, dataset, protocol, details, device, workers, progress, skip_broken, look)
+
+
+def _labeller(
+    net: Network, protocol: str, base: int, crop: int, device: torch.device | None
+) -> tuple[Label, dict[str, Any]]:
+    """How the network labels a picture, and the protocol's own settings."""
     ready = for_inference(net)
+    details: dict[str, Any] = {} if protocol == "whole" else {"scales": list(protocols.SCALES), "flips": True}
+    if protocol == "encnet":
+        details |= {"base": base, "crop": crop}
+
+    def label(image: torch.Tensor) -> np.ndarray:
+        return protocols.labels(ready, normalise(image.to(device)), protocol, base=base, crop=crop)
+
+    return label, details
+
+
+def _parsed(parser: Parser | OnnxParser, image: torch.Tensor) -> np.ndarray:
+    return parser(image[0].permute(1, 2, 0).contiguous().numpy()).labels
+
+
+def _evaluate(
+    label: Label,
+    dataset: Dataset,
+    protocol: str,
+    details: dict[str, Any],
+    device: torch.device | None = None,
+    workers: int = 0,
+    progress: Callable[[int], object] = lambda done: None,
+    skip_broken: bool = False,
+    look: Look | None = None,
+) -> Evaluation:
+    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    confusion = Confusion(len(dataset.classes))
+    broken: list[str] = []
     done = 0
     with torch.inference_mode():
         for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
-            image = normalise(example.image.to(device))
-            labels = protocols.labels(ready, image, protocol, base=base, crop=crop)
+            labels = label(example.image)
             confusion.add(example.label[0], labels)
             if look:
                 look(example.index, example.image[0].permute(1, 2, 0).numpy(), example.label[0].numpy(), labels)
             done += 1
             progress(done)
-    details: dict[str, Any] = {} if protocol == "whole" else {"scales": list(protocols.SCALES), "flips": True}
-    if protocol == "encnet":
-        details |= {"base": base, "crop": crop}
     return Evaluation(
-        Confusion(net.classes, summed(confusion.matrix, device)),
+        Confusion(len(dataset.classes), summed(confusion.matrix, device)),
         dataset.classes, dataset.name, dataset.split, protocol,
         int(summed(np.array([done]), device)[0]), details, broken,
     )  # fmt: skip
