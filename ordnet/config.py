@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ordnet.errors import OrdnetError
 
@@ -24,6 +24,9 @@ class DataConfig(Section):
     """Use only the first N samples of the training split, for quick tries."""
     workers: int = Field(default=2, ge=0)
     skip_broken: bool = False
+    long_side: int | None = Field(default=None, ge=16)
+    """Larger pictures are shrunk while loading, so that their long side has this many pixels; the own size without
+    it."""
     flip: bool = True
     scale: tuple[float, float] = (0.5, 2.0)
     base_size: int | None = Field(default=None, gt=0)
@@ -87,7 +90,9 @@ class TrainingConfig(Section):
     lovasz: float = Field(default=1.0, ge=0)
     lovasz_per_image: bool = False
     auxiliary: float = Field(default=0.2, ge=0)
-    class_weights: tuple[float, ...] | None = None
+    class_weights: tuple[float, ...] | Literal["auto"] | None = None
+    """Of the cross-entropy: one weight per class, or `auto`, which counts the training labels and makes rare classes
+    weigh more. All weigh the same without it."""
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
     mixed_precision: bool = True
@@ -95,17 +100,27 @@ class TrainingConfig(Section):
     channels_last: bool = True
     compile: bool = False
     ema: float | None = Field(default=None, gt=0, lt=1)
+    patience: int | None = Field(default=None, gt=0)
+    """Stop early once the best mIoU is this many epochs old."""
     seed: int = Field(default=0, ge=0)
     save_minutes: float = Field(default=5.0, gt=0)
     """A state to resume from is saved at least this often, and after every epoch."""
     tensorboard: bool = False
     """Curves for TensorBoard too (needs the extra `log`)."""
 
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _none(cls, value: Any) -> Any:
+        """`none` says the default aloud."""
+        return None if value == "none" else value
+
 
 class EvaluationConfig(Section):
     protocol: Literal["whole", "multiscale", "encnet"] = "whole"
     every: int = Field(default=1, gt=0)
     """Epochs between two evaluations while training."""
+    limit: int | None = Field(default=None, gt=0)
+    """Evaluate on this many pictures only, spread evenly over the split."""
 
 
 class Settings(Section):

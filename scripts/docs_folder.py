@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from ordnet.data.catalogue import open_dataset
 from ordnet.inference.samples import sample_picture
-from ordnet.model.backbone import make_backbone
+from ordnet.model.build import make_backbone
 
 PICTURES = 20
 

@@ -8,6 +8,14 @@ settings.register_profile("ordnet", deadline=None, suppress_health_check=[Health
 settings.load_profile("ordnet")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    """What the product remembers between runs must not reach the tester's home, nor come from it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)

@@ -36,7 +36,7 @@ def test_commands_are_found():
         ("ordnet predict outdoor --out parsed", "images"),
         ("ordnet predict outdoor photo.jpg", "--out"),
         ("ordnet data preview scenes --out a.png --n many", "--n"),
-        ("ordnet data import cvat SRC --out street", "cvat"),
+        ("ordnet data import vgg SRC --out street", "vgg"),
         ("ordnet bench blocks", "blocks"),
         ("torchrun --processes 2 -m ordnet train scenes-tiny", "torchrun"),
         ("torchrun --nproc-per-node 2 -m ordnet trian scenes-tiny", "trian"),

@@ -15,6 +15,7 @@ from ordnet.errors import OrdnetError
 from ordnet.model.baselines import DANet, Interlaced, NonLocal
 from ordnet.model.flops import gflops
 from ordnet.model.omni_range import OmniRange
+from ordnet.model.parts import Block
 from ordnet.paper import COMPUTE
 
 METHODS: dict[str, Callable[[int], nn.Module]] = {
@@ -72,6 +73,8 @@ def prepare(
     """One pass of a method on random features, ready to be called."""
     torch.manual_seed(0)
     module = METHODS[name](channels).train(train)
+    if not train and isinstance(module, Block):
+        module.prepare()  # as everything that parses pictures does
     x = torch.randn(1, channels, height, width)
 
     def infer(features: Tensor = x) -> Tensor:

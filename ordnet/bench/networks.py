@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ordnet.bench.measure import Measurement, interleaved, peak_megabytes
-from ordnet.data.augment import MEAN, STD
-from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
 from ordnet.inference.onnx.export import finished, traced
 from ordnet.inference.onnx.runtime import session
 from ordnet.inference.prepare import for_inference
-from ordnet.inference.protocols import SCALES, labels, scaled_size, windows
+from ordnet.inference.protocols import SCALES, Protocol, labels, scaled_size, windows
 from ordnet.model.build import build
 from ordnet.model.flops import gflops
 from ordnet.model.network import Network
+from ordnet.model.pixels import black, normalise
 from ordnet.progress import progress
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -203,7 +202,7 @@ def prepare_protocol(
         labels(ready, torch.randn(1, 3, 64, 64))
     if plain:
         return lambda: plain_encnet(ready, image)
-    return lambda: labels(ready, image, name, base=BASE, crop=CROP)
+    return lambda: labels(ready, image, Protocol(name, BASE, CROP))
 
 
 def plain_encnet(net: nn.Module, image: Tensor) -> NDArray[np.uint8]:
@@ -219,11 +218,10 @@ def plain_encnet(net: nn.Module, image: Tensor) -> NDArray[np.uint8]:
 
 def _at_scale(net: nn.Module, image: Tensor, height: int, width: int) -> Tensor:
     picture = F.interpolate(image, (height, width), mode="bilinear", align_corners=True)
-    black = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)]).view(1, 3, 1, 1)
     scores, count = torch.zeros(()), torch.zeros(1, 1, height, width)
     for window in windows(height, width, CROP):
         rows, columns = slice(window.top, window.bottom), slice(window.left, window.right)
-        part = black.repeat(1, 1, CROP, CROP)
+        part = black(image, CROP, CROP)
         part[:, :, : window.bottom - window.top, : window.right - window.left] = picture[:, :, rows, columns]
         out = (net(part) + net(part.flip(3)).flip(3)).exp()
         if scores.dim() == 0:

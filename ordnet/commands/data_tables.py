@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ordnet.config import TrainingConfig
 from ordnet.data.check import Problem, Scan
 from ordnet.data.dataset import Dataset, notes_of
 from ordnet.data.importers.convert import BACKGROUND, Written
 from ordnet.data.labels import IGNORE
+from ordnet.data.remarks import remarks, size_remark
 from ordnet.evaluation.correlation import Correlation
 
 if TYPE_CHECKING:
@@ -116,10 +118,9 @@ def _notes(datasets: Sequence[Dataset], scans: Mapping[str, Scan]) -> list[str]:
     notes = []
     for dataset in datasets:
         found = scans[dataset.split]
-        if found.pixels.any():
-            absent = [name for class_id, name in enumerate(dataset.classes.names) if found.images[class_id] == 0]
-            if absent:
-                notes.append(f"never in {dataset.split}: {', '.join(absent)}")
+        notes += remarks(dataset, found.pixels, found.empty)
+        if dataset.name == "folder" and (advice := size_remark(found.sizes, TrainingConfig().crop)):
+            notes.append(advice)
         copies = len(found.digests) - len(set(found.digests.values()))
         if copies:
             notes.append(f"{copies:,} pictures of {dataset.split} are copies of others in it")

@@ -24,8 +24,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def models(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        from ordnet.model.card import read_card
-        from ordnet.model.shipped import shipped_models
+        from ordnet.model.card import read_card, shipped_models
 
         for name, path in shipped_models().items():
             card = read_card(path, name)
@@ -42,8 +41,7 @@ def show(
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from ordnet.model.card import read_card
-    from ordnet.model.shipped import find
+    from ordnet.model.card import find, read_card
 
     Console().print(Markdown(read_card(find(model)).markdown()))
 
@@ -66,8 +64,7 @@ def push(
     from tempfile import TemporaryDirectory
 
     from ordnet.model import hub
-    from ordnet.model.card import write_for_hub
-    from ordnet.model.shipped import find
+    from ordnet.model.card import find, write_for_hub
 
     path = find(model)
     hub.check(repo)

@@ -1,4 +1,4 @@
-"""1: files → image and label."""
+"""Data sets: files on disk → pictures and labels."""
 
 from ordnet.lazy import submodules
 

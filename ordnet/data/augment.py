@@ -1,6 +1,8 @@
-"""Random changes for training. Image and label move together; scaling and cropping are one step over the pixels needed.
+"""Random scaling, cropping, flipping and colour changes for training.
 
-Randomness is a pure function of (seed, epoch, index), see `generator`: a run can resume anywhere, with any workers.
+Image and label always move together. Scaling and cropping are one step, so that only the pixels of the crop are
+computed. All randomness is a pure function of (seed, epoch, index), see `generator`: a run can resume anywhere, with
+any number of workers.
 """
 
 from dataclasses import dataclass
@@ -11,10 +13,6 @@ from PIL import Image, ImageEnhance
 from ordnet.config import DataConfig
 from ordnet.data.labels import IGNORE
 from ordnet.errors import OrdnetError
-
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
-"""ImageNet's statistics of red, green, blue in 0..1, which pretrained backbones expect."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,26 @@ class Window:
     @property
     def rows(self) -> int:
         return min(self.crop, self.to_height - self.top)
+
+
+def fit_long_side(
+    image: Image.Image, label: np.ndarray | None, long_side: int | None
+) -> tuple[Image.Image, np.ndarray | None]:
+    """Image and label shrunk alike so that the longer side is `long_side`; untouched where it is not longer, or None.
+
+    Pixels of the image are averaged (antialiased bicubic), of the label the class at the centre of each pixel is taken.
+    """
+    width, height = image.size
+    if long_side is None or max(width, height) <= long_side:
+        return image, label
+    # halves are rounded up, in whole numbers, so that image and label and every machine agree
+    to_width, to_height = (
+        max(1, (2 * side * long_side + max(image.size)) // (2 * max(image.size))) for side in image.size
+    )
+    shrunk = image.resize((to_width, to_height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    if label is None:
+        return shrunk, None
+    return shrunk, cut_label(label, Window(width, height, to_width, to_height, 0, 0, max(to_width, to_height)))
 
 
 def generator(seed: int, epoch: int, index: int) -> np.random.Generator:

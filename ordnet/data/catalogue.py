@@ -1,4 +1,4 @@
-"""What may stand after --data, and what opens it."""
+"""The data sets that `--data` knows by name, and the function that opens each."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +39,6 @@ def open_dataset(spec: str, split: str) -> Dataset:
 
 
 def short_name(spec: str) -> str:
-    """For titles: the data set's name, or the folder's of one's own."""
+    """The name used in titles: the data set's own, or the folder's for `folder:PATH`."""
     name, _, path = spec.partition(":")
     return Path(path).name if name == "folder" and path else spec if name == "scenes" else name

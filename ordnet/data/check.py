@@ -1,6 +1,7 @@
-"""What is in a data set and what is wrong with it, before anybody trains on it.
+"""What a data set holds and what is wrong with it, found before anybody trains on it.
 
-Class frequencies of a scanned split, and the class weights that balance them.
+`scan` reads every pair of a split, `quick_check` looks at a sample for two seconds. From a scan come class frequencies,
+picture sizes and the class weights that balance a loss.
 """
 
 import hashlib
@@ -21,14 +22,18 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ordnet.data.dataset import Dataset
+from ordnet.data.dataset import Dataset, size_advice
+from ordnet.data.label_counts import label_counts
 from ordnet.data.labels import IGNORE, OutsideClasses
+from ordnet.data.remarks import remarks
 from ordnet.errors import OrdnetError
 
 _CHUNK = 16
 _SAMPLE = 32
 _SECONDS = 2.0
 """How long a quick check may read pairs: huge pictures must not hold up a training."""
+_LARGEST_WEIGHT = 10
+"""Times the smallest class weight."""
 _DISJOINT = ("train", "val", "test")
 """Splits that must not share pictures. Others, such as trainval, are unions by design."""
 
@@ -44,6 +49,8 @@ class Problem:
 class Scan:
     """What some pairs of one split hold. Arrays have 256 entries, one for each class id and IGNORE."""
 
+    empty: int = 0
+    """Labels without any pixel that counts."""
     pixels: np.ndarray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
     images: np.ndarray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
     """Pictures in which the class occurs."""
@@ -59,6 +66,7 @@ class Scan:
         self.pixels += other.pixels
         self.images += other.images
         self.around += other.around
+        self.empty += other.empty
         self.sizes.update(other.sizes)
         self.digests.update(other.digests)
         self.problems.extend(other.problems)
@@ -76,12 +84,16 @@ def scan(
     for part, chunk in zip(_parts(dataset, chunks, workers, pictures), chunks, strict=True):
         total.add(part)
         advance(len(chunk))
-    total.problems += [*_duplicates(dataset.ids), *_zeros_and_255(dataset, total)]
+    total.problems += [*_duplicates(dataset.ids), *_zeros_and_255(dataset, total), *_nothing_counts(dataset, total)]
     return total
 
 
-def quick_check(dataset: Dataset) -> None:
-    """Raise OrdnetError where a look of two seconds finds something wrong: missing files, or a bad pair in a sample."""
+def quick_check(dataset: Dataset) -> tuple[str, ...]:
+    """Raise OrdnetError where a look of two seconds finds something wrong: missing files, or a bad pair in a sample.
+
+    Otherwise remarks for the user, such as classes that never occur, where two more seconds suffice to count all
+    labels.
+    """
     total = Scan(problems=[problem for index in range(len(dataset.ids)) for problem in _missing(dataset, index)])
     total.problems += _duplicates(dataset.ids)
     end = time.monotonic() + _SECONDS
@@ -92,6 +104,9 @@ def quick_check(dataset: Dataset) -> None:
             break
         total.add(look(dataset, index))
     total.problems += _zeros_and_255(dataset, total)
+    counted = None if total.problems else _counted(dataset)
+    if counted is not None:
+        total.problems += _nothing_counts(dataset, counted)
     if total.problems:
         first = total.problems[0]
         more = f" (and {len(total.problems) - 1} more)" if len(total.problems) > 1 else ""
@@ -99,6 +114,7 @@ def quick_check(dataset: Dataset) -> None:
             f"{dataset.name}, split {dataset.split}: {first.kind}: {first.detail}{more}; "
             "`ordnet data check` lists everything that is wrong"
         )
+    return () if counted is None else tuple(remarks(dataset, counted.pixels, counted.empty))
 
 
 def leaks(scans: dict[str, tuple[Sequence[str], Scan]]) -> list[Problem]:
@@ -139,13 +155,17 @@ def look(dataset: Dataset, index: int, pictures: bool = True) -> Scan:
         found.problems.append(Problem(_label_problem(error, label_file), str(error)))
         return found
     if size is not None and label.shape != size[::-1]:
-        detail = f"{label_file} has {label.shape[1]}x{label.shape[0]} pixels, {image_file} {size[0]}x{size[1]}"
+        detail = (
+            f"{label_file} has {label.shape[1]}x{label.shape[0]} pixels, {image_file} {size[0]}x{size[1]}"
+            f"; {size_advice(size, label.shape[::-1])}"
+        )
         found.problems.append(Problem("sizes that differ", detail))
         return found
     found.pixels += np.bincount(label.ravel(), minlength=256)
     present = found.pixels > 0
     found.images += present
     found.around[present] = found.pixels[:IGNORE].sum()
+    found.empty += not found.pixels[:IGNORE].any()
     found.sizes[label.shape[1], label.shape[0]] += 1
     return found
 
@@ -218,7 +238,43 @@ def _zeros_and_255(dataset: Dataset, total: Scan) -> list[Problem]:
     return [Problem("masks of 0 and 255", detail)]
 
 
-def class_weights(found: Scan, count: int) -> list[float]:
+def _counted(dataset: Dataset) -> Scan | None:
+    """Class counts of all labels, where they can be had within the time of a quick check."""
+    if not len(dataset.ids) or _path(dataset.files(0)[1]) is None:
+        return None
+    counts, done = label_counts(dataset, _SECONDS)
+    if done < len(dataset.ids):
+        return None
+    counting = counts[:, :IGNORE].sum(axis=1)
+    return Scan(empty=int((counting == 0).sum()), pixels=counts.sum(axis=0, dtype=np.int64))
+
+
+def _nothing_counts(dataset: Dataset, found: Scan) -> list[Problem]:
+    if found.pixels[:IGNORE].any() or not found.pixels.any():
+        return []
+    detail = f"every pixel of every label of {dataset.split} is 255 or `ignore`: there is nothing to learn or to score"
+    return [Problem("labels in which nothing counts", detail)]
+
+
+def class_weights(dataset: Dataset) -> tuple[float, ...]:
+    """Weights for the cross-entropy that make rare classes count more, in class id order.
+
+    ENet's rule, 1 / ln(1.02 + share of the pixels), grows slower than one over the share. The largest weight is at most
+    ten times the smallest: beyond that, a few pixels decide each step. The mean weight of a pixel is 1, so that the
+    learning rate keeps its meaning; classes that never occur get 1. Counts are remembered, see label_counts.py.
+    """
+    counts, _ = label_counts(dataset)
+    pixels = counts[:, : len(dataset.classes)].sum(axis=0, dtype=np.float64)
+    if not pixels.any():
+        return (1.0,) * len(dataset.classes)
+    share = pixels / pixels.sum()
+    weights = 1 / np.log(1.02 + share)
+    weights = np.minimum(weights, _LARGEST_WEIGHT * weights[share > 0].min())
+    weights /= (share * weights).sum()
+    return tuple(float(f"{weight:.4g}") for weight in np.where(share > 0, weights, 1.0))
+
+
+def median_weights(found: Scan, count: int) -> list[float]:
     """Median-frequency balancing, in class id order.
 
     A class's frequency is its share of the pixels that count, over the pictures it occurs in. Its weight is the median
@@ -237,7 +293,7 @@ def class_weights(found: Scan, count: int) -> list[float]:
 def summary(found: Scan, names: Sequence[str]) -> dict[str, Any]:
     """Everything `ordnet data stats` prints, as plain values."""
     counting = int(found.pixels[:IGNORE].sum())
-    weights = class_weights(found, len(names))
+    weights = median_weights(found, len(names))
     sides = np.array([size for size, times in sorted(found.sizes.items()) for _ in range(times)]).reshape(-1, 2)
     return {
         "images": found.sizes.total(),

@@ -1,6 +1,7 @@
-"""The class facts of the benchmarks: raw id, class id, name and usual colour, one CSV file each in tables/.
+"""Where classes are listed: the benchmarks' tables that come along, and the classes.txt of one's own folder.
 
-classes.txt of the `folder:` layout: names, and on request colours and raw label values.
+A table (tables/*.csv) gives raw id, class id, name and usual colour. classes.txt gives names, and where needed colours
+and raw label values.
 """
 
 import csv
@@ -14,7 +15,9 @@ from ordnet.errors import OrdnetError
 
 
 @dataclass(frozen=True)
-class Row:
+class ClassRow:
+    """One raw label value of a benchmark."""
+
     raw: int
     class_id: int
     """IGNORE where the raw id is no class of its own."""
@@ -23,22 +26,23 @@ class Row:
 
 
 @cache
-def read(name: str) -> tuple[Row, ...]:
+def class_table(name: str) -> tuple[ClassRow, ...]:
     """The rows of tables/`name`.csv."""
     with (Path(__file__).with_name("tables") / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return tuple(
-            Row(int(line["raw_id"]), int(line["class_id"]), line["name"], parse_colour(line["colour"]))
+            ClassRow(int(line["raw_id"]), int(line["class_id"]), line["name"], parse_colour(line["colour"]))
             for line in csv.DictReader(file)
         )
 
 
-def classes_of(rows: tuple[Row, ...]) -> Classes:
+def classes_of(rows: tuple[ClassRow, ...]) -> Classes:
     """Names and colours of the rows that are classes, in class id order."""
     kept = sorted((row for row in rows if row.class_id != IGNORE), key=lambda row: row.class_id)
     return Classes(tuple(row.name for row in kept), tuple(row.colour for row in kept))
 
 
-def raw_to_class(rows: tuple[Row, ...]) -> dict[int, int]:
+def raw_to_class(rows: tuple[ClassRow, ...]) -> dict[int, int]:
+    """Raw id → class id, for a `LabelRule`."""
     return {row.raw: row.class_id for row in rows}
 
 
@@ -58,6 +62,8 @@ The name `ignore` marks colours or values that never count; 255 never counts unl
 
 @dataclass(frozen=True)
 class ClassList:
+    """What a classes.txt says."""
+
     classes: Classes
     rule: LabelRule
     palette: dict[Colour, int]
@@ -73,6 +79,7 @@ class _Line:
 
 
 def read_class_list(path: Path) -> ClassList:
+    """Read a classes.txt; `HELP` describes its forms."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -125,7 +132,7 @@ def _classes(named: list[_Line]) -> Classes:
 
 
 def _raw_values(lines: list[_Line]) -> dict[_Line, int]:
-    """The lines' own values, or else their places among the lines."""
+    """Line → raw value: the one it gives, or else its place among the lines."""
     if any(line.raw is not None for line in lines):
         # an `ignore` of a colour alone: a value that no label file can hold
         return {line: _LARGEST_RAW + 1 if line.raw is None else line.raw for line in lines}

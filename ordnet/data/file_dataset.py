@@ -1,9 +1,10 @@
-"""A data set whose images and labels are files: the one `Dataset` behind all that is read from disk.
+"""`FileDataset`, the data set behind everything that is read from disk, and the search for its files.
 
-Finding the files of a data set. Folders are listed once, what is missing is named with its place.
+Folders are listed once; a missing file is named together with the place where it was expected.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,15 @@ import numpy as np
 from PIL import Image
 
 from ordnet.data.label_files import read_index
-from ordnet.data.labels import Classes, LabelRule, OutsideClasses
-from ordnet.data.pictures import open_rgb
+from ordnet.data.labels import IGNORE, Classes, LabelRule, OutsideClasses
+from ordnet.data.pictures import IMAGE_ENDINGS, UNREADABLE, open_rgb
 from ordnet.errors import OrdnetError
 
 
 @dataclass
-class FilePairs:
+class FileDataset:
+    """One split whose images and labels are files, given as lists of equal length."""
+
     name: str
     split: str
     ids: Sequence[str]
@@ -45,7 +48,12 @@ class FilePairs:
         try:
             return self.rule.encode(self.raw(index))
         except OutsideClasses as error:
-            raise OutsideClasses(error.values, error.expected, self.labels[index]) from None
+            # one value too many at the upper end: the commonest mistake in labels of one's own
+            from_one = self.name == "folder" and set(error.values) == {len(self.classes)} and IGNORE in error.expected
+            advice = (
+                "; if your labels count from 1, write `ignore` as the first line of classes.txt" if from_one else ""
+            )
+            raise OutsideClasses(error.values, error.expected, self.labels[index], advice) from None
 
     def files(self, index: int) -> tuple[str, str]:
         return self.images[index], self.labels[index] if self.labels else ""
@@ -61,9 +69,13 @@ class Files:
         self.endings = endings
         self.suffix = suffix
         self.paths: dict[str, str] = {}
+        self.unreadable: Counter[str] = Counter()
+        """Endings of pictures in formats that cannot be read here → how many files have them."""
         self._twice: dict[str, str] = {}
         for name in _walk(folder, ""):
             stem, dot, ending = name.rpartition(".")
+            if (dot + ending).lower() in UNREADABLE:
+                self.unreadable[(dot + ending).lower()] += 1
             if (dot + ending).lower() in endings and stem.endswith(suffix):
                 key = stem[: len(stem) - len(suffix)]
                 key = key.rpartition("/")[2] if flat else key
@@ -78,11 +90,30 @@ class Files:
         if missing:
             looked = f"{self.folder}/{missing[0]}{self.suffix}{'|'.join(self.endings)}"
             raise OrdnetError(
-                f"{len(missing):,} of {len(ids):,} {what}s are missing: {shortened(missing)}; looked for {looked}"
+                f"{len(missing):,} of {len(ids):,} {what}s are missing: {first_few(missing)}; looked for {looked}"
             )
         for key in self._twice.keys() & set(ids):
             raise OrdnetError(f"two {what}s for {key!r}: {self.paths[key]} and {self._twice[key]}; remove one")
         return [self.paths[key] for key in ids]
+
+
+def pair_folders(folders: Iterable[tuple[Path, Path]], problem: str) -> tuple[list[str], list[str], list[str]]:
+    """Ids, images and labels of folder pairs in which every image has a PNG of its name as label.
+
+    `problem` is the error where the folders hold no image at all.
+    """
+    ids: list[str] = []
+    images: list[str] = []
+    labels: list[str] = []
+    for image_folder, label_folder in folders:
+        found = Files(image_folder, IMAGE_ENDINGS)
+        here = sorted(found.paths)
+        ids += here
+        images += found.pick(here, "image")
+        labels += Files(label_folder, (".png",)).pick(here, "label")
+    if not ids:
+        raise OrdnetError(problem)
+    return ids, images, labels
 
 
 def _walk(folder: Path, below: str) -> Iterator[str]:
@@ -120,6 +151,7 @@ def find_root(name: str, path: str | None, inside: Sequence[str], holds: Sequenc
 
 
 def first_folder(candidates: Iterable[Path]) -> Path | None:
+    """The first candidate that exists."""
     return next((folder for folder in candidates if folder.is_dir()), None)
 
 
@@ -138,9 +170,11 @@ def read_ids(path: Path) -> list[str]:
 
 
 def check_split(name: str, split: str, splits: Iterable[str]) -> None:
+    """Raise OrdnetError where the data set has no such split."""
     if split not in splits:
         raise OrdnetError(f"{name} has no split {split!r}; there are {', '.join(splits)}")
 
 
-def shortened(words: Sequence[str]) -> str:
+def first_few(words: Sequence[str]) -> str:
+    """The first three words, and how many more there are."""
     return ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")

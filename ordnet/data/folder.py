@@ -1,24 +1,29 @@
-"""`folder:PATH`: one's own pictures and labels.
+"""`folder:PATH`: a user's own pictures and labels.
 
-Without train.txt and val.txt a fifth of the pictures, chosen by a hash of their ids, is for validation. The choice is
-the same on every machine, and pictures added later leave nearly all others where they were.
+Without train.txt and val.txt a fifth of the pictures is set aside for validation, chosen by a hash of their ids and so
+that every class is in both parts where that is possible (`split.py`).
 """
 
-import hashlib
 from functools import partial
 from pathlib import Path
 
-from ordnet.data.class_list import HELP, read_class_list
-from ordnet.data.file_dataset import FilePairs, Files, find_root, read_ids
-from ordnet.data.label_files import LABEL_ENDINGS, read_index_or_colours
-from ordnet.data.pictures import IMAGE_ENDINGS
+import numpy as np
+
+from ordnet.data.class_list import HELP, ClassList, read_class_list
+from ordnet.data.file_dataset import FileDataset, Files, find_root, first_few, read_ids
+from ordnet.data.label_counts import label_counts
+from ordnet.data.label_files import LABEL_ENDINGS, LOSSY_ENDINGS, far_apart, read_label, read_lossy
+from ordnet.data.labels import IGNORE
+from ordnet.data.pictures import IMAGE_ENDINGS, unreadable_words
+from ordnet.data.split import divide
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 
+_ENDINGS = ", ".join(ending[1:] for ending in IMAGE_ENDINGS[2:])
 TREE = f"""\
   PATH/
-    images/*.jpg               (or png, bmp, tif, webp, ppm; folders inside are part of the id)
-    labels/*.png               (the same ids; 8-bit class index, paletted, or RGB colours)
+    images/*.jpg               (or {_ENDINGS}; folders inside are part of the id)
+    labels/*.png               (the same names, also with _mask, _label or _seg; class indices, a palette, or colours)
     classes.txt
     train.txt, val.txt         (ids, one per line; without them a fifth is set aside for validation)
     test.txt                   (if there is one)
@@ -26,38 +31,26 @@ TREE = f"""\
 
 _VAL_SHARE = 0.2
 _SEED = 0
+_COUNTED = 5000
+"""Folders of more labels are divided by ids alone: counting them would take minutes, and in so many pictures a class
+hardly ever falls into one part only."""
+_SUFFIXES = ("_mask", "_label", "_labels", "_seg", "_segmentation", "_gt", "-mask", "-label", ".mask", ".label")
 
 
-def open_split(path: str | None, split: str) -> FilePairs:
+def open_split(path: str | None, split: str) -> FileDataset:
+    """One split: that of the list `split`.txt, or a part of the automatic division."""
     root = find_root("folder", path, (), ("images", "labels"), TREE)
-    listed = read_class_list(root / "classes.txt")
-    images = Files(root / "images", IMAGE_ENDINGS)
-    labels = Files(root / "labels", LABEL_ENDINGS)
+    whole = _Folder(root)
     notes: tuple[str, ...] = ()
     if (root / f"{split}.txt").exists():
-        ids = [_without_ending(key, images) for key in read_ids(root / f"{split}.txt")]
+        ids = [_without_ending(key, whole.images) for key in read_ids(root / f"{split}.txt")]
     elif split in ("train", "val") and not _lists(root):
-        parts = _divided(root, images, labels)
+        parts, notes = whole.divided()
         ids = parts[split]
-        notes = (
-            f"{root} has no train.txt and val.txt: {len(parts['train']):,} pictures are for training and "
-            f"{len(parts['val']):,} for validation, chosen by a hash of their ids",
-        )
     else:
         there = ", ".join(sorted(file.name for file in root.glob("*.txt") if file.name != "classes.txt")) or "none"
         raise OrdnetError(f"folder: no list {root / f'{split}.txt'} for the split {split!r}; there are: {there}")
-    unlabelled = split == "test" and not labels.paths.keys() & set(ids)
-    return FilePairs(
-        "folder",
-        split,
-        ids,
-        listed.classes,
-        listed.rule,
-        images.pick(ids, "image"),
-        [] if unlabelled else labels.pick(ids, "label"),
-        partial(read_index_or_colours, palette=listed.palette),
-        notes,
-    )
+    return whole.dataset(split, ids, notes)
 
 
 def write_split(path: str) -> tuple[Path, Path]:
@@ -65,30 +58,119 @@ def write_split(path: str) -> tuple[Path, Path]:
     root = find_root("folder", path, (), ("images", "labels"), TREE)
     if there := _lists(root):
         raise OrdnetError(f"{' and '.join(map(str, there))} exist already: remove them to have the split chosen anew")
-    parts = _divided(root, Files(root / "images", IMAGE_ENDINGS), Files(root / "labels", LABEL_ENDINGS))
+    parts, _ = _Folder(root).divided()
     for split, ids in parts.items():
         write_text(root / f"{split}.txt", "".join(f"{key}\n" for key in ids))
     return root / "train.txt", root / "val.txt"
 
 
+class _Folder:
+    """All files of a folder, and how its labels are read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.listed = read_class_list(root / "classes.txt")
+        self.images = Files(root / "images", IMAGE_ENDINGS)
+        self.labels = _labels(root / "labels", self.images)
+        self.notes: tuple[str, ...] = ()
+        if self.images.unreadable:
+            self.notes += (f"left out {unreadable_words(self.images.unreadable)} in {root / 'images'}",)
+        if self.labels.suffix:
+            self.notes += (f"labels are named with {self.labels.suffix} after the picture's name",)
+        if self.labels.endings == LOSSY_ENDINGS:
+            self.notes += (_lossy_note(root, self.listed),)
+
+    def dataset(self, split: str, ids: list[str], notes: tuple[str, ...] = ()) -> FileDataset:
+        unlabelled = split == "test" and not self.labels.paths.keys() & set(ids)
+        listed, raw_values = self.listed, self.listed.rule.raw_to_class
+        read = partial(
+            read_label,
+            palette=listed.palette,
+            # the bits of 1-bit masks, where classes.txt says what 255 is and nothing about 1
+            one_bit=255 if 1 not in raw_values and raw_values.get(255) != IGNORE else 1,
+        )
+        if self.labels.endings == LOSSY_ENDINGS:
+            read = partial(read_lossy, palette=listed.palette, values=tuple(sorted(raw_values)))
+        return FileDataset(
+            "folder",
+            split,
+            ids,
+            listed.classes,
+            listed.rule,
+            self.images.pick(ids, "image"),
+            [] if unlabelled else self.labels.pick(ids, "label"),
+            read,
+            (*self.notes, *notes),
+        )
+
+    def divided(self) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+        """Training and validation ids of all pictures that have a label and are not in test.txt, and notes."""
+        tests = set(read_ids(self.root / "test.txt")) if (self.root / "test.txt").exists() else set()
+        tests = {_without_ending(key, self.images) for key in tests}
+        usable = sorted((self.images.paths.keys() & self.labels.paths.keys()) - tests)
+        if len(usable) < 2:
+            raise OrdnetError(self._too_few(len(usable)))
+        present = None
+        if len(usable) <= _COUNTED:
+            counts, _ = label_counts(self.dataset("train", usable))
+            present = [frozenset(np.flatnonzero(row[:IGNORE]).tolist()) for row in counts]
+        parts = divide(usable, _VAL_SHARE, _SEED, present)
+        how = (
+            "so that every class is in both where it can be"
+            if present
+            else f"labels of more than {_COUNTED:,} are not read for it"
+        )
+        notes = [
+            f"{self.root} has no train.txt and val.txt: {len(parts['train']):,} pictures are for training and "
+            f"{len(parts['val']):,} for validation, chosen by a hash of their ids, {how}"
+        ]
+        if present:
+            names = self.listed.classes.names
+            holders = [sum(class_id in classes for classes in present) for class_id in range(len(names))]
+            if single := [name for name, count in zip(names, holders, strict=True) if count == 1]:
+                notes.append(f"in one picture only, and so in one part only: {first_few(single)}")
+            if never := [name for name, count in zip(names, holders, strict=True) if count == 0]:
+                notes.append(f"in no label at all: {first_few(never)}")
+        return parts, tuple(notes)
+
+    def _too_few(self, count: int) -> str:
+        strange = f"; images/ holds {unreadable_words(self.images.unreadable)}" if self.images.unreadable else ""
+        return (
+            f"{self.root} has {len(self.images.paths):,} pictures in images/ and {len(self.labels.paths):,} labels in "
+            f"labels/; {count} of them share their names, endings aside, and at least 2 are needed{strange}\n{TREE}"
+        )
+
+
+def _labels(folder: Path, images: Files) -> Files:
+    """The label files: exact formats before JPEG, names that equal the pictures' before names with a suffix."""
+    plain = Files(folder, LABEL_ENDINGS)
+    if not plain.paths:
+        lossy = Files(folder, LOSSY_ENDINGS)
+        plain = lossy if lossy.paths else plain
+    if plain.paths.keys() & images.paths.keys():
+        return plain
+    suffixed = [found for suffix in _SUFFIXES if (found := Files(folder, plain.endings, suffix)).paths]
+    return max(suffixed, key=lambda found: len(found.paths.keys() & images.paths.keys()), default=plain)
+
+
+def _lossy_note(root: Path, listed: ClassList) -> str:
+    """What is done with JPEG labels; an error where their values cannot be told apart."""
+    zero, one = (*listed.classes.names, "person")[:2]
+    if not far_apart(listed.palette or listed.rule.raw_to_class):
+        raise OrdnetError(
+            f"{root / 'labels'} holds JPEG files, which change every value a little, so that classes with neighbouring "
+            "values cannot be told apart. Save the labels as PNG; if they are masks of black and white, write their "
+            f"values into classes.txt: `{zero} =0` and `{one} =255`"
+        )
+    what = "colour" if listed.palette else "value"
+    return (
+        f"labels are JPEG files, whose values are not exact: each pixel gets the class with the nearest {what}. "
+        "Edges suffer; PNG labels are better"
+    )
+
+
 def _lists(root: Path) -> list[Path]:
     return [file for file in (root / "train.txt", root / "val.txt") if file.exists()]
-
-
-def _divided(root: Path, images: Files, labels: Files) -> dict[str, list[str]]:
-    """Training and validation ids, each sorted: all pictures with a label that are not in test.txt."""
-    tests = (
-        {_without_ending(key, images) for key in read_ids(root / "test.txt")} if (root / "test.txt").exists() else set()
-    )
-    usable = sorted((images.paths.keys() & labels.paths.keys()) - tests)
-    if len(usable) < 2:
-        raise OrdnetError(
-            f"{root} has {len(images.paths):,} pictures in images/ and {len(labels.paths):,} labels in labels/; "
-            f"{len(usable)} of them share their names, endings aside, and at least 2 are needed\n{TREE}"
-        )
-    shuffled = sorted(usable, key=lambda key: hashlib.sha256(f"{_SEED} {key}".encode()).digest())
-    count = max(1, round(len(usable) * _VAL_SHARE))
-    return {"train": sorted(shuffled[count:]), "val": sorted(shuffled[:count])}
 
 
 def _without_ending(key: str, images: Files) -> str:

@@ -1,15 +1,13 @@
-"""Reading label pictures: one raw value per pixel, from index PNGs or from colours.
+"""Reading label files: one raw value per pixel, from index pictures, colour pictures or MATLAB files.
 
-Labels in MATLAB files, kept as PNGs after the first reading.
-
-The PNGs lie in a folder beside the labels' own, or under the user's cache directory where that cannot be written. They
-hold the raw values. Each carries a stamp of the file it was made from, so that a changed file is read anew; a damaged
-PNG counts as none.
+MATLAB files are slow to read and are kept as PNGs of their raw values, in a folder beside the labels' own, or under the
+user's cache directory where that cannot be written. Each PNG carries a stamp of the file it was made from, so that a
+changed file is read again; a damaged PNG counts as none.
 """
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +21,14 @@ from ordnet.files import write_atomically
 
 LABEL_ENDINGS = (".png", ".bmp", ".tif", ".tiff")
 """Formats that keep every value exactly."""
+LOSSY_ENDINGS = (".jpg", ".jpeg")
+"""Formats that change values a little, so that the nearest one is taken."""
+_APART = 32
+"""How far values or colours must lie apart so that JPEG's changes cannot confuse them."""
 
 # Pillow spreads grey values of 2 and 4 bits over 0…255; labels need the stored ones
 _SPREAD = {"L;2": 85, "L;4": 17}
+_STAMP = "ordnet-source"
 
 
 def read_index(path: str) -> np.ndarray:
@@ -48,11 +51,40 @@ def read_colours(path: str, palette: Mapping[Colour, int]) -> np.ndarray:
     return _values(colours, palette, path)
 
 
-def read_index_or_colours(path: str, palette: Mapping[Colour, int]) -> np.ndarray:
-    """Raw values (H, W): indices of a grey or paletted picture, otherwise through the palette."""
+def read_label(path: str, palette: Mapping[Colour, int], one_bit: int = 1) -> np.ndarray:
+    """Raw values (H, W): indices of a grey or paletted picture, otherwise through the palette.
+
+    `one_bit` is the raw value of the set pixels of a 1-bit mask.
+    """
     with opened(path) as image:
-        coloured = image.mode in ("RGB", "RGBA", "RGBX")
-    return read_colours(path, palette) if coloured and palette else read_index(path)
+        coloured, bits = image.mode in ("RGB", "RGBA", "RGBX"), image.mode == "1"
+    raw = read_colours(path, palette) if coloured and palette else read_index(path)
+    return raw * np.uint8(one_bit) if bits else raw
+
+
+def read_lossy(path: str, palette: Mapping[Colour, int], values: Sequence[int]) -> np.ndarray:
+    """Raw values (H, W) of a picture whose pixels are only near their values or colours: the nearest of them."""
+    with opened(path) as image:
+        pixels = np.asarray(image.convert("RGB" if palette else "L"), np.int32)
+    if not palette:
+        # a look-up table over all grey values
+        table = np.array(values)[np.abs(np.arange(256)[:, None] - np.array(values)[None]).argmin(axis=1)]
+        return table[pixels]
+    known = np.array(list(palette), np.int32)
+    nearest = np.zeros(pixels.shape[:2], np.int64)
+    distance = np.full(pixels.shape[:2], np.iinfo(np.int32).max, np.int32)
+    for place, colour in enumerate(known):  # one colour at a time: all at once would take gigabytes
+        here = ((pixels - colour) ** 2).sum(axis=2)
+        np.copyto(nearest, place, where=here < distance)
+        np.minimum(distance, here, out=distance)
+    return np.array(list(palette.values()), np.int32)[nearest]
+
+
+def far_apart(values: Collection[int] | Collection[Colour]) -> bool:
+    """Whether JPEG's changes can never turn one value or colour into another."""
+    known = np.array(list(values), np.int32).reshape(len(values), -1)
+    distance = np.abs(known[:, None] - known[None]).max(axis=2) + 1000 * np.eye(len(known), dtype=np.int32)
+    return int(distance.min(initial=1000)) >= _APART
 
 
 def _values(colours: np.ndarray, palette: Mapping[Colour, int], path: str) -> np.ndarray:
@@ -84,9 +116,6 @@ def _stored_mode(image: Image.Image) -> str:
     return str(tiles[0][3]) if tiles else image.mode
 
 
-_STAMP = "ordnet-source"
-
-
 def read_mat(path: str, key: str) -> np.ndarray:
     """Raw values (H, W) of the variable `key`; "GTcls.Segmentation" is a field of a structure."""
     source = Path(path)
@@ -107,7 +136,7 @@ def read_mat(path: str, key: str) -> np.ndarray:
 
 
 def _places(source: Path) -> list[Path]:
-    """Where the PNG may lie, in order of preference."""
+    """The paths where the PNG may lie, the preferred one first."""
     folder = source.parent
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     mark = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Class names, colours, and what raw label values mean. `IGNORE` is defined here and nowhere else.
+"""Class names, class colours, and what raw label values mean. `IGNORE` is defined here and nowhere else.
 
-Colours for classes that bring none: the usual one for what everybody knows (sky is blue), and for the rest colours
-as different from those and from one another as the eye allows.
+Classes that come without colours get the usual one where everybody knows it (sky is blue); the others get colours that
+differ from those and from one another as much as possible.
 """
 
 import csv
@@ -19,6 +19,13 @@ IGNORE = 255
 """The class id of pixels that never count, from label loading to metric."""
 
 Colour = tuple[int, int, int]
+
+_STEP = 15
+"""Candidates for new colours are this far apart along each of red, green and blue."""
+_LIGHTNESS = (0.42, 0.92)
+"""The OKLab lightness of new colours: darker and lighter ones are too close to black and white."""
+_LARGEST_CHROMA = 0.21
+"""The OKLab chroma of new colours: stronger ones glare on a screen."""
 
 
 @dataclass(frozen=True)
@@ -79,30 +86,29 @@ class LabelRule:
 class OutsideClasses(OrdnetError):
     """A label holds values that no class has."""
 
-    def __init__(self, values: dict[int, int], expected: Sequence[int], file: str = "") -> None:
+    def __init__(self, values: dict[int, int], expected: Sequence[int], file: str = "", advice: str = "") -> None:
         self.values = values
         self.expected = expected
         self.file = file
+        self.advice = advice
         found = ", ".join(f"{value} ({count:,} pixels)" for value, count in list(values.items())[:8])
         more = f" and {len(values) - 8} more values" if len(values) > 8 else ""
         span = f"{expected[0]}…{expected[-1]}" if len(expected) > 8 else ", ".join(map(str, expected))
         where = f"{file}: " if file else ""
-        super().__init__(f"{where}label values outside the classes: {found}{more}; expected {span}")
+        super().__init__(f"{where}label values outside the classes: {found}{more}; expected {span}{advice}")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return OutsideClasses, (self.values, self.expected, self.file)  # so that it survives the way out of a worker
+        return OutsideClasses, (
+            self.values,
+            self.expected,
+            self.file,
+            self.advice,
+        )  # so that it survives the way out of a worker
 
 
 def identity_rule(count: int) -> LabelRule:
     """Raw value = class id, 255 ignored: the rule of `folder:` index labels."""
     return LabelRule({**{i: i for i in range(count)}, IGNORE: IGNORE})
-
-
-_STEP = 15
-_LIGHTNESS = (0.42, 0.92)
-"""Of OKLab: darker and lighter colours are too close to black and white."""
-_LARGEST_CHROMA = 0.21
-"""Of OKLab: stronger colours glare on a screen."""
 
 
 def class_colours(names: Sequence[str]) -> tuple[Colour, ...]:

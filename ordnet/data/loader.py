@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ordnet.config import DataConfig
-from ordnet.data.augment import MEAN, STD, augment, generator
+from ordnet.data.augment import augment, fit_long_side, generator
 from ordnet.data.dataset import Dataset as Split
 from ordnet.data.dataset import read_pair
 from ordnet.errors import OrdnetError
@@ -26,26 +27,23 @@ _REPLACEMENTS = 100
 
 
 class Batch(NamedTuple):
+    """Augmented crops for one training step."""
+
     images: Tensor
-    """(B, 3, H, W) uint8 in channels_last memory; `normalise` makes it the network's input."""
+    """(B, 3, H, W) uint8 in channels_last memory; `model.pixels.normalise` makes it the network's input."""
     labels: Tensor
     """(B, H, W) uint8 class ids."""
 
 
 @dataclass(frozen=True)
 class Example:
+    """One whole picture and its label, for evaluation."""
+
     index: int
     image: Tensor
-    """(1, 3, H, W) uint8, at the picture's own size."""
+    """(1, 3, H, W) uint8, at the picture's own size or shrunk to the long side that was asked for."""
     label: Tensor
     """(1, H, W) uint8 class ids."""
-
-
-def normalise(images: Tensor) -> Tensor:
-    """8-bit RGB (B, 3, H, W) → float32 with ImageNet's mean 0 and deviation 1, where the images are."""
-    mean = torch.tensor(MEAN, device=images.device).view(3, 1, 1) * 255
-    scale = torch.tensor(STD, device=images.device).view(3, 1, 1) * 255
-    return images.float().sub_(mean).div_(scale)
 
 
 class Batches:
@@ -98,15 +96,30 @@ def order(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch, 0, 1)).permutation(count)
 
 
+def fitted_pair(dataset: Split, index: int, long_side: int | None) -> tuple[Image.Image, np.ndarray]:
+    """Image and label of one sample, shrunk to `long_side` where they are larger."""
+    image, label = read_pair(dataset, index)
+    image, fitted = fit_long_side(image, label, long_side)
+    assert fitted is not None
+    return image, fitted
+
+
 def examples(
-    dataset: Split, workers: int = 0, *, rank: int = 0, world: int = 1, broken: list[str] | None = None
+    dataset: Split,
+    workers: int = 0,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    broken: list[str] | None = None,
+    long_side: int | None = None,
 ) -> Iterator[Example]:
     """Every picture of the split exactly once over all processes, in order, one at a time.
 
+    With `long_side` larger pictures and their labels are shrunk, as training does with data.long_side.
     A broken sample stops the iteration, or, where a list is given, is left out and its message appended to that.
     """
     mine = range(rank, len(dataset.ids), world)
-    loader: DataLoader[Any] = DataLoader(_Whole(dataset), batch_size=None, sampler=mine, **_workers(workers))
+    loader: DataLoader[Any] = DataLoader(_Whole(dataset, long_side), batch_size=None, sampler=mine, **_workers(workers))
     for index, loaded in zip(mine, _guarded(loader, raising=broken is None), strict=True):
         if isinstance(loaded, _Failure):
             assert broken is not None
@@ -150,7 +163,7 @@ class _Augmented(Dataset[Any]):
         broken: list[str] = []
         for attempt in range(_REPLACEMENTS):
             try:
-                image, label = read_pair(self._dataset, index)
+                image, label = fitted_pair(self._dataset, index, self._settings.long_side)
             except OrdnetError as error:
                 if not self._settings.skip_broken:
                     return _Failure(str(error))
@@ -164,12 +177,14 @@ class _Augmented(Dataset[Any]):
 
 
 class _Whole(Dataset[Any]):
-    def __init__(self, dataset: Split) -> None:
-        self._dataset = dataset
+    """Index → image (H, W, 3) and label (H, W)."""
+
+    def __init__(self, dataset: Split, long_side: int | None) -> None:
+        self._dataset, self._long_side = dataset, long_side
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor] | _Failure:
         try:
-            image, label = read_pair(self._dataset, index)
+            image, label = fitted_pair(self._dataset, index, self._long_side)
         except OrdnetError as error:
             return _Failure(str(error))
         return torch.from_numpy(np.array(image)), torch.from_numpy(np.array(label))

@@ -1,27 +1,39 @@
-"""Decoding a picture: whatever the file holds, upright 8-bit RGB comes out, or an error that names the file.
+"""Reading pictures, and finding the ones a user names.
 
-Which pictures a user means by files, folders and patterns, and what their results are called.
+`open_rgb` makes upright 8-bit RGB of whatever a file holds, or raises an error that names the file. `find_pictures`
+turns files, folders and patterns into a list of pictures and the names of their results.
 """
 
 import glob
 import os
+import stat
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
 from ordnet.errors import OrdnetError
 
 Source = str | Path | BinaryIO
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
+_OPTIONAL = {".avif": "avif", ".jp2": "jpg_2000", ".j2k": "jpg_2000"}
+"""Endings that Pillow reads where it was built with a certain library."""
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm"),
+    *(ending for ending, library in _OPTIONAL.items() if features.check(library)),
+)
 ENDINGS = (*IMAGE_ENDINGS, ".gif")
+UNREADABLE = (
+    *(".heic", ".heif", ".jxl", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".psd", ".svg"),
+    *(ending for ending in _OPTIONAL if ending not in IMAGE_ENDINGS),
+)
+"""Endings of pictures that people have and that cannot be read: they are counted and named, never skipped silently."""
 
 LARGEST = 500_000_000
 """Pixels of the largest picture that is decoded as a whole: 1.5 GB as RGB."""
@@ -102,6 +114,19 @@ def opened(source: Source, largest: int = LARGEST, formats: tuple[str, ...] | No
         raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None
 
 
+def regular_file(path: str | Path) -> Path:
+    """The path. An error where it is a pipe, a socket or a device, which may never end or never answer."""
+    file = Path(path)
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError):  # reading says what is wrong
+        return file
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise OrdnetError(f"{file} is {kind}, not a file")
+    return file
+
+
 _lock = threading.Lock()
 
 
@@ -148,34 +173,53 @@ def _eight_bits(pixels: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Listed:
+    """A picture that was found, and what its results are called."""
+
     path: Path
     """Absolute, links followed."""
     stem: str
-    """What its results are called: no ending, folders where they are needed to tell pictures apart."""
+    """The name of its results, without ending; with folders where they are needed to tell pictures apart."""
 
 
-def find_pictures(words: Sequence[str], leave_out: Path | None = None) -> list[Listed]:
+def find_pictures(
+    words: Sequence[str], leave_out: Path | None = None, tell: Callable[[str], object] = lambda message: None
+) -> list[Listed]:
     """Pictures by file (any ending), folder (with all folders in it) or pattern such as 'photos/*.jpg', each once.
 
-    `leave_out` is a folder whose pictures do not count: that of the results.
+    `leave_out` is a folder whose pictures do not count: that of the results. `tell` is given a sentence about files in
+    formats that cannot be read, where a folder has some.
 
     A file's results are named after it, those of a folder's pictures keep their place in the folder. Where two would
     get one name, both keep their ending, and if that does not tell them apart, their folders.
     """
     names: dict[Path, str] = {}
+    unreadable: Counter[str] = Counter()
     for word in words:
-        for path, name in _expanded(word):
+        for path, name in _expanded(word, unreadable):
             if leave_out is None or leave_out.resolve() not in path.parents:
                 names.setdefault(path, name)
+    left_out = f"{unreadable_words(unreadable)} in {', '.join(words)}" if unreadable else ""
     if not names:
-        raise OrdnetError(f"no pictures in {', '.join(words)}; looked for {' '.join(ENDINGS)}")
+        advice = f"; found {left_out}" if left_out else ""
+        raise OrdnetError(f"no pictures in {', '.join(words)}; looked for {' '.join(ENDINGS)}{advice}")
+    if left_out:
+        tell(f"left out {left_out}")
     return [Listed(path, stem) for path, stem in _told_apart(names).items()]
 
 
-def _expanded(word: str) -> list[tuple[Path, str]]:
-    """Absolute paths and names with ending."""
+def unreadable_words(found: Mapping[str, int]) -> str:
+    """Ending → number of files, as words that say what to do."""
+    kinds = ", ".join(f"{count:,} {ending}" for ending, count in sorted(found.items()))
+    return f"{kinds} (cannot be read here: convert to JPEG or PNG)"
+
+
+def _expanded(word: str, unreadable: Counter[str]) -> list[tuple[Path, str]]:
+    """Absolute paths and names with ending. Files of a folder whose format cannot be read are counted."""
     path = Path(word).expanduser()
     if path.is_dir():
+        unreadable.update(
+            found.suffix.lower() for found in path.rglob("*") if found.suffix.lower() in UNREADABLE and found.is_file()
+        )
         return [
             (found.resolve(), found.relative_to(path).as_posix())
             for found in sorted(path.rglob("*"))

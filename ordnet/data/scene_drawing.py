@@ -1,6 +1,6 @@
-"""Painting with numpy: a canvas in scene units (a picture is 128 wide, whatever its pixels) and its ground textures.
+"""Drawing generated scenes with numpy: a canvas, ground textures, and the things that stand on the ground.
 
-What stands on the grounds of a generated scene: vehicles, trees, houses, clouds.
+All coordinates are in scene units: a picture is 128 units wide, however many pixels it has.
 """
 
 from collections.abc import Callable

@@ -21,7 +21,6 @@ from ordnet.evaluation.evaluate import refuse_other_classes
 from ordnet.inference.explain import Explainer
 from ordnet.inference.onnx.parser import OnnxParser
 from ordnet.inference.parser import Parser, load
-from ordnet.model.omni_range import OmniRange
 from ordnet.picture.attention_map import tinted
 from ordnet.picture.grid import Cell, ScaleBar, Size, cell_size, fitted, grid
 from ordnet.picture.overlay import Colour, overlay
@@ -127,8 +126,7 @@ class Comparison:
 
 
 def _has_gate(parser: Parser | OnnxParser) -> bool:
-    block = parser.net.block if isinstance(parser, Parser) else None
-    return isinstance(block, OmniRange) and block.long is not None and block.long.gate is not None
+    return isinstance(parser, Parser) and parser.net.block.has_gate
 
 
 def spread(total: int, count: int) -> list[int]:

@@ -20,15 +20,17 @@ from torch import distributed
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
 from ordnet.data.labels import IGNORE, Classes
-from ordnet.data.loader import examples, normalise
+from ordnet.data.loader import examples
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
 from ordnet.inference.onnx.parser import OnnxParser
-from ordnet.inference.parser import Parser, find, load
+from ordnet.inference.parser import Parser, find, find_device, load
 from ordnet.inference.prepare import for_inference
+from ordnet.inference.protocols import Protocol
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
+from ordnet.model.pixels import normalise
 from ordnet.progress import OnProgress
 
 _SIDE = 640
@@ -65,7 +67,8 @@ class Evaluation:
 
     def figures(self) -> dict[str, Any]:
         """Everything as plain values; a class that does not occur has no IoU."""
-        iou = self.confusion.iou()
+        confusion = self.confusion
+        occurs, predicted = confusion.in_truth(), confusion.predicted()
         figures: dict[str, Any] = {
             "data": self.data,
             "split": self.split,
@@ -73,11 +76,18 @@ class Evaluation:
             **self.details,
             "images": self.images,
             "miou": _plain(self.miou),
+            # how many classes that is the mean of: those in the truth or among the predictions
+            "miou_classes": int((occurs | predicted).sum()),
+            "absent_classes": self._named(~occurs),
+            "never_predicted": self._named(occurs & ~predicted),
             "pixel_accuracy": _plain(self.pixel_accuracy),
-            "mean_accuracy": _plain(self.confusion.mean_accuracy()),
-            "final_score": _plain(self.confusion.final_score()),
-            "miou_absent_as_zero": _plain(self.confusion.miou(absent_as_zero=True)),
-            "per_class_iou": {name: _plain(v) for name, v in zip(self.classes.names, iou, strict=True)},
+            "mean_accuracy": _plain(confusion.mean_accuracy()),
+            "final_score": _plain(confusion.final_score()),
+            "miou_absent_as_zero": _plain(confusion.miou(absent_as_zero=True)),
+            "per_class_iou": self._by_class(confusion.iou()),
+            "per_class_precision": self._by_class(confusion.precision()),
+            "per_class_recall": self._by_class(confusion.recall()),
+            "per_class_f1": self._by_class(confusion.f1()),
         }
         if self.classes.ranges:
             by_range = self.confusion.miou_by(self.classes.ranges)
@@ -88,6 +98,12 @@ class Evaluation:
             figures["broken"] = self.broken
         return figures
 
+    def _by_class(self, values: np.ndarray) -> dict[str, float | None]:
+        return {name: _plain(value) for name, value in zip(self.classes.names, values, strict=True)}
+
+    def _named(self, chosen: np.ndarray) -> list[str]:
+        return [name for name, is_chosen in zip(self.classes.names, chosen, strict=True) if is_chosen]
+
 
 def evaluate(
     model: str | Path,
@@ -96,41 +112,37 @@ def evaluate(
     protocol: str = "whole",
     *,
     skip_broken: bool = False,
+    device: str | None = None,
     progress: OnProgress = lambda done, total: None,
 ) -> Evaluation:
     """Scores of a model file on a split; under torchrun every process gets the whole result.
 
-    `model` is a checkpoint, an exported .onnx file or a shipped name. `progress` hears how many pictures of this
-    process's share are done, and how many there are.
+    `model` is a checkpoint, an exported .onnx file or a shipped name. `device` is cpu, cuda, cuda:1, mps; without it a
+    GPU where there is one. `progress` hears how many pictures of this process's share are done, and how many there are.
     """
     if not isinstance(model, str | Path):
         raise OrdnetError(
             f"evaluate takes a model's file or name, not a {type(model).__name__}: "
             'ordnet.evaluate("runs/mine/best.safetensors", "folder:street")'
         )
-    if protocol not in protocols.PROTOCOLS:
-        raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
+    how = protocols.protocol(protocol)  # a wrong name is refused before anything is read
+    on = _own_device(device)
     file = find(model)
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
     label: Label
-    details: dict[str, Any]
     if file.suffix == ".onnx":
-        parser = load(file, protocol=protocol)
-        classes, label, details = parser.classes, partial(_parsed, parser), {}
+        parser = load(file, device=device, protocol=protocol)
+        classes, label = parser.classes, partial(_parsed, parser)
     else:
         loaded = checkpoint.load(file)
-        classes = loaded.classes
-        # windows of the size the network was trained with
-        base, crop = loaded.about.get("base_size") or 520, loaded.about.get("crop") or 480
-        label, details = _labeller(loaded.net.to(device), protocol, base, crop, device)
+        classes, how = loaded.classes, protocols.protocol_of(protocol, loaded.about)
+        label = _labeller(loaded.net.to(on), how, on)
     dataset = open_dataset(data, split)
     refuse_other_classes(classes, dataset.classes.names)
     started = _join_processes()
     try:
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
         return _evaluate(
-            label, dataset, protocol, details, device,
-            progress=lambda done: progress(done, share), skip_broken=skip_broken,
+            label, dataset, how, on, progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
     finally:
         if started:
@@ -140,10 +152,8 @@ def evaluate(
 def evaluate_network(
     net: Network,
     dataset: Dataset,
-    protocol: str = "whole",
+    protocol: Protocol | str = "whole",
     *,
-    base: int = 520,
-    crop: int = 480,
     device: torch.device | None = None,
     workers: int = 0,
     progress: Callable[[int], object] = lambda done: None,
@@ -152,27 +162,17 @@ def evaluate_network(
 ) -> Evaluation:
     """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
 
-    `base` and `crop` are the `encnet` protocol's. `look` is shown every picture of this process's share.
+    `look` is shown every picture of this process's share.
     """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
-    label, details = _labeller(net, protocol, base, crop, device)
-    return _evaluate(label, dataset, protocol, details, device, workers, progress, skip_broken, look)
+    how = Protocol(protocol) if isinstance(protocol, str) else protocol
+    return _evaluate(_labeller(net, how, device), dataset, how, device, workers, progress, skip_broken, look)
 
 
-def _labeller(
-    net: Network, protocol: str, base: int, crop: int, device: torch.device | None
-) -> tuple[Label, dict[str, Any]]:
-    """How the network labels a picture, and the protocol's own settings."""
-    ready = for_inference(net)
-    details: dict[str, Any] = {} if protocol == "whole" else {"scales": list(protocols.SCALES), "flips": True}
-    if protocol == "encnet":
-        details |= {"base": base, "crop": crop}
-
-    def label(image: torch.Tensor) -> np.ndarray:
-        return protocols.labels(ready, normalise(image.to(device)), protocol, base=base, crop=crop)
-
-    return label, details
+def _labeller(net: Network, protocol: Protocol, device: torch.device | None) -> Label:
+    ready = for_inference(net, device)
+    return lambda image: protocols.labels(ready, normalise(image.to(device)), protocol)
 
 
 def _parsed(parser: Parser | OnnxParser, image: torch.Tensor) -> np.ndarray:
@@ -182,8 +182,7 @@ def _parsed(parser: Parser | OnnxParser, image: torch.Tensor) -> np.ndarray:
 def _evaluate(
     label: Label,
     dataset: Dataset,
-    protocol: str,
-    details: dict[str, Any],
+    protocol: Protocol,
     device: torch.device | None = None,
     workers: int = 0,
     progress: Callable[[int], object] = lambda done: None,
@@ -204,9 +203,16 @@ def _evaluate(
             progress(done)
     return Evaluation(
         Confusion(len(dataset.classes), summed(confusion.matrix, device)),
-        dataset.classes, dataset.name, dataset.split, protocol,
-        int(summed(np.array([done]), device)[0]), details, broken,
+        dataset.classes, dataset.name, dataset.split, protocol.name,
+        int(summed(np.array([done]), device)[0]), protocol.details(), broken,
     )  # fmt: skip
+
+
+def _own_device(name: str | None) -> torch.device | None:
+    """The device that was asked for; without a name this process's GPU, or None for the CPU."""
+    if name is not None:
+        return find_device(name)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
 
 
 def _join_processes() -> bool:

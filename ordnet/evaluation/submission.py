@@ -11,7 +11,6 @@ from PIL import Image
 
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
-from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import refuse_other_classes
 from ordnet.files import write_atomically
@@ -19,6 +18,7 @@ from ordnet.inference import protocols
 from ordnet.inference.parser import find
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
+from ordnet.model.pixels import normalise
 from ordnet.progress import OnProgress
 
 
@@ -51,21 +51,20 @@ def submit(
         raise OrdnetError(f"there is no server {server!r}; there are {', '.join(SERVERS)}")
     if data.partition(":")[0] != server:
         raise OrdnetError(f"the {server} server takes predictions for {server}:PATH, not for {data}")
-    if protocol not in protocols.PROTOCOLS:
-        raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
+    protocols.protocol(protocol)  # a wrong name is refused before anything is read
     if out.suffix != ".zip":
         raise OrdnetError(f"--out {out}: the servers take a .zip file")
     loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, "test")
     refuse_other_classes(loaded.classes, dataset.classes.names)
     net = for_inference(loaded.net)
-    base, crop = loaded.about.get("base_size") or 520, loaded.about.get("crop") or 480
+    how = protocols.protocol_of(protocol, loaded.about)
 
     def write(path: Path) -> None:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:  # PNGs do not shrink further
             for index in range(len(dataset.ids)):
                 image = torch.from_numpy(np.array(dataset.image(index))).permute(2, 0, 1)[None]
-                labels = protocols.labels(net, normalise(image), protocol, base=base, crop=crop)
+                labels = protocols.labels(net, normalise(image), how)
                 file.writestr(_name(SERVERS[server], dataset, index), _png(SERVERS[server], dataset, labels))
                 progress(index + 1, len(dataset.ids))
         _check(path, SERVERS[server], dataset)

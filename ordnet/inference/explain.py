@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.map_geometry import Places
-from ordnet.inference.padding import least_side, padded
-from ordnet.inference.streaming.stream import to_input
-from ordnet.model.baselines import DANet, NonLocal
 from ordnet.model.middle_range import Patch, patch_grid
 from ordnet.model.network import Network
-from ordnet.model.omni_range import OmniRange
+from ordnet.model.parts import Rows
+from ordnet.model.pixels import padded, to_input
 from ordnet.picture.attention_map import (
     LIGHT,
     SHARES,
@@ -194,13 +192,15 @@ class Explainer:
         if reason:
             raise OrdnetError(reason)
         self.pixels = pixels
-        copy = _reduced(pixels, whole_up_to, least_side(net))
+        copy = _reduced(pixels, whole_up_to, net.least_side)
         self.scale = (copy[..., 0].size / pixels[..., 0].size) ** 0.5
-        ready = padded(copy, least_side(net))
+        ready = padded(copy, net.least_side)
         with torch.inference_mode():
             x = net.block_input(to_input(ready, net)) if features is None else features
-            self._long, self._middle = _long(net.block, x), _middle(net.block, x)
-            self.gate, self._gate_norm = _gate(net.block, x)
+            shown = net.block.explain(x)
+            self._long, self._middle = _branch(shown.long), _branch(shown.middle)
+            self.gate = None if shown.gate is None else _array(shown.gate[0, 0])
+            self._gate_norm = shown.gate_norm
         self.places = Places(pixels.shape[:2], copy.shape[:2], ready.shape[:2], tuple(x.shape[2:]), net.align_corners)
 
     def at(self, x: int, y: int) -> Attention:
@@ -225,14 +225,9 @@ class Explainer:
 
 def why_not(net: Network) -> str | None:
     """Why the network's attention cannot be shown; None where it can."""
-    if isinstance(net.block, OmniRange | NonLocal | DANet):
+    if net.block.unexplained is None:
         return None
-    if isinstance(net.block, nn.Identity):
-        return f"{net.config.variant} has no attention to show; use a model of another variant, such as ordnet"
-    return (
-        f"{net.config.variant} attends in two steps, the second to results of the first: no position has a row of "
-        f"attention of its own to show; use a model of another variant, such as ordnet"
-    )
+    return f"{net.config.variant} {net.block.unexplained}; use a model of another variant, such as ordnet"
 
 
 def check_inside(x: float, y: float, width: int, height: int) -> None:
@@ -251,7 +246,7 @@ class _Branch:
     keys: np.ndarray  # (h, w, D)
     softmax: bool
     factor: float
-    """What softmax similarity multiplies its products with."""
+    """What the products are multiplied with."""
     patches: int = 1
 
     def patch_of(self, position: tuple[int, int]) -> Patch:
@@ -261,46 +256,19 @@ class _Branch:
 
     def row(self, position: tuple[int, int], region: Patch) -> np.ndarray:
         """The weights (h, w) that a position gives to those of its region; NaN outside it."""
-        products = self.keys[region] @ self.queries[position]
+        products = self.keys[region] @ self.queries[position] * self.factor
         if self.softmax:
-            products = np.exp((products - products.max()) * self.factor)
+            products = np.exp(products - products.max())
         weights = np.full(self.keys.shape[:2], np.nan, dtype=np.float32)
         weights[region] = products / (products.sum() if self.softmax else products.size)
         return weights
 
 
-def _long(block: nn.Module, x: Tensor) -> _Branch | None:
-    if isinstance(block, NonLocal):
-        x, layers = block.reduce(x), block.attention
-        return _branch(x, layers.query, layers.key, True, layers.query.out_channels**-0.5)
-    if isinstance(block, DANet):
-        return _branch(block.reduce_position(x), block.query, block.key, True, 1.0)
-    if isinstance(block, OmniRange) and block.long is not None:
-        attention = block.long.attention
-        return _branch(x, attention.query, attention.key, block.similarity == "softmax", attention.scale)
-    return None
-
-
-def _middle(block: nn.Module, x: Tensor) -> _Branch | None:
-    if isinstance(block, OmniRange) and block.middle is not None:
-        attention = block.middle.attention
-        softmax = block.similarity == "softmax"
-        return _branch(x, attention.query, attention.key, softmax, attention.scale, block.patches)
-    return None
-
-
-def _gate(block: nn.Module, x: Tensor) -> tuple[np.ndarray | None, str | None]:
-    """Attn_g (h, w) and its norm."""
-    if isinstance(block, OmniRange) and block.long is not None:
-        gate = block.gate_map(x)
-        if gate is not None:
-            return _array(gate[0, 0]), block.long.gate_norm
-    return None, None
-
-
-def _branch(x: Tensor, query: nn.Conv2d, key: nn.Conv2d, softmax: bool, factor: float, patches: int = 1) -> _Branch:
-    queries, keys = (_array(layer(x)[0].permute(1, 2, 0)) for layer in (query, key))
-    return _Branch(queries, keys, softmax, factor, patches)
+def _branch(rows: Rows | None) -> _Branch | None:
+    if rows is None:
+        return None
+    queries, keys = (_array(x[0].permute(1, 2, 0)) for x in (rows.queries, rows.keys))
+    return _Branch(queries, keys, rows.softmax, rows.scale, rows.patches)
 
 
 def _array(x: Tensor) -> np.ndarray:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from ordnet.inference.upsample import sources
 from ordnet.model.middle_range import Patch
 
 Size = Sequence[int]
@@ -63,11 +65,7 @@ class Places:
         picture, copy, padded, positions = (size[side] for size in (self.picture, self.copy, self.padded, self.shape))
         if copy != picture:
             pixels = (pixels + 0.5) * copy / picture - 0.5
-        if self.align_corners:
-            places = pixels * ((positions - 1) / max(padded - 1, 1))
-        else:
-            places = (pixels + 0.5) * (positions / padded) - 0.5
-        return np.clip(places, 0, positions - 1)
+        return sources(torch.from_numpy(np.asarray(pixels)), padded, positions, self.align_corners).numpy()
 
 
 def _rounded(places: np.ndarray) -> np.ndarray:

@@ -12,16 +12,14 @@ from PIL import Image
 
 from ordnet.data.pictures import open_rgb, upright_rgb
 from ordnet.errors import OrdnetError
-from ordnet.inference import protocols
+from ordnet.inference import protocols, stream
 from ordnet.inference.explain import Explainer, why_not
-from ordnet.inference.padding import least_side, padded
 from ordnet.inference.parse import Parse
 from ordnet.inference.prepare import for_inference
-from ordnet.inference.streaming import stream
-from ordnet.inference.upsample import best_classes, held, resized
 from ordnet.model import checkpoint
+from ordnet.model.card import find as find
 from ordnet.model.network import Network
-from ordnet.model.shipped import find as find
+from ordnet.model.pixels import padded, to_input
 from ordnet.picture.overlay import Colour
 
 if TYPE_CHECKING:
@@ -57,18 +55,16 @@ class Parser:
     ) -> None:
         """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. With the `whole` protocol, pictures of
         more than `whole_up_to` pixels are streamed, in tiles of `tile` px with a `halo`."""
-        if protocol not in protocols.PROTOCOLS:
-            raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(protocols.PROTOCOLS)}")
-        self.device = _device(device)
-        self.net = for_inference(net).to(self.device)
+        self._how = protocols.protocol(protocol)
+        self.device = find_device(device)
+        self.net = for_inference(net, self.device)
         self.classes = classes
         self.colours = colours
         self.protocol = protocol
         self.whole_up_to = whole_up_to
         self.tile = tile
         self.halo = halo
-        smallest = min(protocols.SCALES) if protocol == "multiscale" else 1.0
-        self._least_side = math.ceil(least_side(net) / smallest)
+        self._least_side = math.ceil(net.least_side / self._how.smallest_scale)
 
     @property
     def explains(self) -> bool:
@@ -116,12 +112,13 @@ class Parser:
             scores = stream.scores(self.net, ready, self.tile, self.halo)
         else:
             with torch.inference_mode():
-                scores = self.net(stream.to_input(ready, self.net))[0]
+                scores = self.net(to_input(ready, self.net))[0]
         return scores[:, :height, :width].float().cpu().numpy()
 
     def _together(self, waiting: list[tuple[np.ndarray, str]]) -> Iterator[Parse]:
         if len(waiting) > 1 and self.protocol == "whole":
-            for (pixels, name), labels in zip(waiting, self._whole([pixels for pixels, _ in waiting]), strict=True):
+            ready = [to_input(self._padded(pixels), self.net) for pixels, _ in waiting]
+            for (pixels, name), labels in zip(waiting, protocols.whole_labels(self.net, torch.cat(ready)), strict=True):
                 yield self._made(pixels, labels, name)
         else:
             yield from (self._parse(pixels, name, None) for pixels, name in waiting)
@@ -137,36 +134,15 @@ class Parser:
         ready = self._padded(pixels)
         features: list[torch.Tensor] = []
         sure = np.empty(ready.shape[:2], np.float16) if confidence else None
-        if self.protocol != "whole":
-            labels = protocols.labels(self.net, stream.to_input(ready, self.net), self.protocol, confidence=sure)
-        elif ready[..., 0].size > self.whole_up_to:
+        if self.protocol == "whole" and ready[..., 0].size > self.whole_up_to:
             labels = stream.labels(self.net, ready, self.tile, self.halo, progress, sure)
         else:
-            labels = self._whole([ready], sure, features if attention and self.explains else None)[0]
+            look = features.append if attention and self.explains and self.protocol == "whole" else None
+            image = to_input(ready, self.net)
+            with torch.inference_mode():
+                labels = protocols.labels(self.net, image, self._how, confidence=sure, look=look)
         explainer = Explainer(self.net, pixels, features=features[0]) if features else None
         return self._made(pixels, labels, name, sure, explainer)
-
-    def _whole(
-        self,
-        pictures: list[np.ndarray],
-        confidence: np.ndarray | None = None,
-        features: list[torch.Tensor] | None = None,
-    ) -> list[np.ndarray]:
-        """Pictures of one size in one pass → class ids of each; what the `whole` protocol gives for one.
-
-        For a picture that comes alone `confidence` (H, W) is filled, and the block's input added to `features`.
-        """
-        ready = [self._padded(pixels) for pixels in pictures]
-        height, width = ready[0].shape[:2]
-        with torch.inference_mode():
-            x = self.net.block_input(torch.cat([stream.to_input(pixels, self.net) for pixels in ready]))
-            if features is not None:
-                features.append(x)
-            small = self.net.head(self.net.block(x))
-            return [
-                best_classes(resized(held(scores[None]), height, width, self.net.align_corners), confidence)
-                for scores in small
-            ]
 
     def _padded(self, pixels: np.ndarray) -> np.ndarray:
         return padded(pixels, self._least_side)
@@ -250,7 +226,8 @@ def name_of(picture: Picture) -> str:
     return Path(picture).stem if isinstance(picture, str | Path) else "picture"
 
 
-def _device(name: str | None) -> torch.device:
+def find_device(name: str | None) -> torch.device:
+    """The device of that name, if it is there; without a name the fastest there is."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:

@@ -10,7 +10,7 @@ from ordnet.data.pictures import Listed, find_pictures
 from ordnet.errors import OrdnetError
 from ordnet.inference.parse import FORMS, file_of
 from ordnet.inference.parser import find, load
-from ordnet.inference.streaming.stream import Progress
+from ordnet.inference.stream import Progress
 
 
 class Prediction:

@@ -8,25 +8,26 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ordnet.model.backbones.timm import TimmBackbone
 from ordnet.model.network import Network
 
 Slot = tuple[nn.Module, str]
 """A module and the name of one of its children."""
 
 
-def for_inference(net: Network) -> Network:
-    """A copy in evaluation mode, its batch norms folded into the convolutions before them, its channels last.
+def for_inference(net: Network, device: torch.device | None = None) -> Network:
+    """A copy in evaluation mode on the device, its batch norms folded into the convolutions before them, its constant
+    products multiplied out, its channels last.
 
     Same scores up to rounding. A folded network has other weights than its settings say: keep the original for saving.
-    timm's backbones keep their norms: in them, names and places do not tell which convolution a norm comes after.
     """
-    ready = copy.deepcopy(net).eval().requires_grad_(False)
-    parts = [part for part in ready.children() if not isinstance(part, TimmBackbone)]
+    ready = copy.deepcopy(net).eval().requires_grad_(False).to(device)
+    parts = [part for part in ready.children() if not getattr(part, "keeps_norms", False)]
     for conv, norm in [pair for part in parts for pair in _pairs(part)]:
         setattr(*conv, fuse_conv_bn_eval(getattr(*conv), getattr(*norm)))
         setattr(*norm, nn.Identity())
-    return ready.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ready = ready.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ready.block.prepare()
+    return ready
 
 
 def _pairs(part: nn.Module) -> Iterator[tuple[Slot, Slot]]:

@@ -1,6 +1,4 @@
-"""Where EncNet's windows lie: sizes of the scaled picture, places of the windows. Whole numbers only, no tensors.
-
-How a picture is tested: `whole`, `multiscale`, `encnet`. Every score says which of them it was measured with.
+"""How a picture is tested: `whole`, `multiscale`, `encnet`. Every score says which of them it was measured with.
 
     whole        one pass at the picture's own size, no flips
     multiscale   the whole picture at several scales of its own size, each also flipped; mean of the softmax
@@ -14,7 +12,7 @@ Pictures are normalised, (1, 3, H, W). Any module that maps them to scores (1, K
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +23,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ordnet.data.augment import MEAN, STD
 from ordnet.errors import OrdnetError
 from ordnet.inference.upsample import RowMap, best_classes, held, resized, whole_map
 from ordnet.model.network import Network
+from ordnet.model.pixels import black
 
 
 @dataclass(frozen=True)
@@ -70,34 +68,85 @@ def windows(height: int, width: int, crop: int) -> list[Window]:
 
 
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+Look = Callable[[Tensor], object]
+"""Sees the features that go into the block."""
 PROTOCOLS = ("whole", "multiscale", "encnet")
+BASE, CROP = 520, 480
+"""EncNet's sizes for PASCAL-Context, where a checkpoint does not say its own."""
 SINGLE = 80.0
 """Sums of exponentials of scores up to ±80 can be held in single precision."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way of testing, with all its numbers; made by `protocol`, which refuses what does not exist."""
+
+    name: str = "whole"
+    base: int = BASE
+    crop: int = CROP
+    scales: tuple[float, ...] = SCALES
+
+    def __post_init__(self) -> None:
+        if self.name not in PROTOCOLS:
+            raise OrdnetError(f"there is no protocol {self.name!r}; there are {', '.join(PROTOCOLS)}")
+        if self.base < 1 or self.crop < 1 or not self.scales or min(self.scales) <= 0:
+            raise OrdnetError(
+                f"base size, crop and scales must be positive: "
+                f"got base {self.base}, crop {self.crop}, scales {tuple(self.scales)}"
+            )
+
+    @property
+    def flips(self) -> bool:
+        return self.name != "whole"
+
+    @property
+    def smallest_scale(self) -> float:
+        """The smallest scale of the picture's own size at which the network sees it."""
+        return min(self.scales) if self.name == "multiscale" else 1.0
+
+    def details(self) -> dict[str, Any]:
+        """What a score has to say beside the protocol's name."""
+        details: dict[str, Any] = {"scales": list(self.scales), "flips": True} if self.flips else {}
+        return details | ({"base": self.base, "crop": self.crop} if self.name == "encnet" else {})
+
+
+def protocol(name: str, base: int | None = None, crop: int | None = None) -> Protocol:
+    """A protocol by name, with the sizes that a run or a checkpoint knows; EncNet's where it knows none."""
+    return Protocol(name, base or BASE, crop or CROP)
+
+
+def protocol_of(name: str, about: Mapping[str, Any]) -> Protocol:
+    """With the base size and the crop that a checkpoint was trained with, as it says of itself."""
+    return protocol(name, about.get("base_size"), about.get("crop"))
 
 
 def labels(
     net: nn.Module,
     image: Tensor,
-    protocol: str = "whole",
+    how: Protocol | str = "whole",
     *,
-    base: int = 520,
-    crop: int = 480,
-    scales: Sequence[float] = SCALES,
     confidence: NDArray[np.float16] | None = None,
+    look: Look | None = None,
 ) -> NDArray[np.uint8]:
     """The class of every pixel (H, W), in memory that does not grow with classes x pixels.
 
-    `base` and `crop` are the `encnet` protocol's, `scales` its and `multiscale`'s. `confidence` (H, W) is filled with
-    the probability of each pixel's class.
+    `confidence` (H, W) is filled with the probability of each pixel's class. `look` sees the block's input of every
+    pass of the network.
     """
-    if protocol not in PROTOCOLS:
-        raise OrdnetError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
-    with _testing(net, image, base, crop, scales):
-        if protocol == "whole":
-            return best_classes(_whole(net, image), confidence)
-        if protocol == "multiscale":
-            return best_classes(_multiscale(net, image, scales), confidence, logits=False)
-        return best_classes(_encnet(net, image, base, crop, scales), confidence, logits=False)
+    how = Protocol(how) if isinstance(how, str) else how
+    with _testing(net, image):
+        if how.name == "whole":
+            return best_classes(_whole(net, image, look), confidence)
+        if how.name == "multiscale":
+            return best_classes(_multiscale(net, image, how.scales), confidence, logits=False)
+        return best_classes(_encnet(net, image, how), confidence, logits=False)
+
+
+def whole_labels(net: Network, images: Tensor) -> list[NDArray[np.uint8]]:
+    """What the `whole` protocol gives for each of several pictures of one size (B, 3, H, W), in one pass."""
+    with torch.no_grad():
+        small = net.small_scores(images)
+        return [best_classes(_upsampled(net, scores[None], *images.shape[2:])) for scores in small]
 
 
 def whole(net: nn.Module, image: Tensor) -> Tensor:
@@ -108,8 +157,9 @@ def whole(net: nn.Module, image: Tensor) -> Tensor:
 
 def multiscale(net: nn.Module, image: Tensor, scales: Sequence[float] = SCALES) -> Tensor:
     """Probabilities (1, K, H, W): the mean of the softmax over all scales of the picture's own size and both flips."""
-    with _testing(net, image, scales=scales):
-        return whole_map(_multiscale(net, image, scales))
+    how = Protocol("multiscale", scales=tuple(scales))
+    with _testing(net, image):
+        return whole_map(_multiscale(net, image, how.scales))
 
 
 def encnet(net: nn.Module, image: Tensor, base: int = 520, crop: int = 480, scales: Sequence[float] = SCALES) -> Tensor:
@@ -119,21 +169,16 @@ def encnet(net: nn.Module, image: Tensor, base: int = 520, crop: int = 480, scal
     exp(logits + flipped back logits of the flipped window), resized to the picture and summed over the scales.
     Networks so certain that single precision cannot hold the exponentials get double precision.
     """
-    with _testing(net, image, base, crop, scales):
-        return whole_map(_encnet(net, image, base, crop, scales))
+    how = Protocol("encnet", base, crop, tuple(scales))
+    with _testing(net, image):
+        return whole_map(_encnet(net, image, how))
 
 
 @contextmanager
-def _testing(
-    net: nn.Module, image: Tensor, base: int = 1, crop: int = 1, scales: Sequence[float] = (1.0,)
-) -> Iterator[None]:
-    """Inputs checked, evaluation mode (the network's own mode comes back afterwards), no gradients."""
+def _testing(net: nn.Module, image: Tensor) -> Iterator[None]:
+    """The picture checked, evaluation mode (the network's own mode comes back afterwards), no gradients."""
     if image.dim() != 4 or image.shape[:2] != (1, 3) or image.numel() == 0:
         raise OrdnetError(f"a protocol tests one picture (1, 3, H, W) at a time, got {tuple(image.shape)}")
-    if base < 1 or crop < 1 or not scales or min(scales) <= 0:
-        raise OrdnetError(
-            f"base size, crop and scales must be positive: got base {base}, crop {crop}, scales {tuple(scales)}"
-        )
     training = net.training
     net.eval()
     try:
@@ -143,8 +188,8 @@ def _testing(
         net.train(training)
 
 
-def _small_scores(net: nn.Module, image: Tensor) -> Tensor:
-    return net.small_scores(image) if isinstance(net, Network) else net(image)
+def _small_scores(net: nn.Module, image: Tensor, look: Look | None = None) -> Tensor:
+    return net.small_scores(image, look) if isinstance(net, Network) else net(image)
 
 
 def _upsampled(net: nn.Module, small: Tensor, height: int, width: int) -> RowMap:
@@ -152,8 +197,8 @@ def _upsampled(net: nn.Module, small: Tensor, height: int, width: int) -> RowMap
     return resized(held(small), height, width, net.align_corners if isinstance(net, Network) else True)
 
 
-def _whole(net: nn.Module, image: Tensor) -> RowMap:
-    return _upsampled(net, _small_scores(net, image), image.shape[2], image.shape[3])
+def _whole(net: nn.Module, image: Tensor, look: Look | None = None) -> RowMap:
+    return _upsampled(net, _small_scores(net, image, look), image.shape[2], image.shape[3])
 
 
 def _multiscale(net: nn.Module, image: Tensor, scales: Sequence[float]) -> RowMap:
@@ -174,9 +219,10 @@ def _multiscale(net: nn.Module, image: Tensor, scales: Sequence[float]) -> RowMa
     return _together(maps, rows)
 
 
-def _encnet(net: nn.Module, image: Tensor, base: int, crop: int, scales: Sequence[float]) -> RowMap:
+def _encnet(net: nn.Module, image: Tensor, how: Protocol) -> RowMap:
     height, width = image.shape[2:]
-    sizes = [scaled_size(height, width, base, scale) for scale in scales]
+    crop = how.crop
+    sizes = [scaled_size(height, width, how.base, scale) for scale in how.scales]
     grids = [windows(*size, crop) for size in sizes]
     scores = [_window_scores(net, image, *size, grid, crop) for size, grid in zip(sizes, grids, strict=True)]
     if max(float(small.abs().max()) for at_scale in scores for small in at_scale) > SINGLE:
@@ -203,16 +249,10 @@ def _window_scores(
     scores = []
     for window in grid:
         part = picture[:, :, window.top : window.bottom, window.left : window.right]
-        padded = _black(image, crop)
+        padded = black(image, crop, crop)
         padded[:, :, : part.shape[2], : part.shape[3]] = part
         scores.append(_small_scores(net, padded) + _small_scores(net, padded.flip(3)).flip(3))
     return scores
-
-
-def _black(image: Tensor, crop: int) -> Tensor:
-    """Normalised black, (1, 3, crop, crop)."""
-    black = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
-    return image.new_tensor(black).view(1, 3, 1, 1).repeat(1, 1, crop, crop)
 
 
 def _mean_of_windows(height: int, width: int, grid: Sequence[Window], parts: Sequence[RowMap]) -> RowMap:

@@ -1,12 +1,11 @@
-"""Maps with many classes, a band of rows at a time.
+"""The one way up: small scores → scores and labels of any part of the picture, in the whole picture's coordinates.
 
 150 classes at 1024x2048 take 1.2 GB, and a protocol adds up a dozen such maps. So a map is a recipe for any of its rows
-(`RowMap`): maps are resized, summed and reduced to labels in bands of a few megabytes, and never held whole.
-A band's pixels have the coordinates of the whole map: the result is that of `F.interpolate` on all of it.
+(`RowMap`): maps are resized, summed and reduced to labels in bands of a few megabytes, and never held whole. Streaming
+knows only a part of the scores at a time: `axis` and `strips` upsample that part. In both, a pixel has the coordinates
+of the whole map (`sources`): the result is that of `F.interpolate` on all of it.
 
 Shapes: K classes · H x W map.
-
-Bilinear upsampling of any part of the scores, with the coordinates of the whole picture.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,9 +48,7 @@ def resized(source: RowMap, height: int, width: int, align_corners: bool) -> Row
     def rows(first: int, end: int) -> Tensor:
         if source.height == height:
             return _widened(source.rows(first, end), width, align_corners)
-        step = _step(source.height, height, align_corners, source.dtype)
-        place = torch.arange(first, end, dtype=torch.float64)
-        place = place * step if align_corners else ((place + 0.5) * step - 0.5).clamp(min=0)
+        place = sources(torch.arange(first, end), height, source.height, align_corners, source.dtype)
         above = place.to(torch.int64).clamp(max=source.height - 1)
         below = (above + 1).clamp(max=source.height - 1)
         top, bottom = int(above[0]), int(below[-1]) + 1
@@ -67,12 +64,20 @@ def resized(source: RowMap, height: int, width: int, align_corners: bool) -> Row
     return RowMap(height, width, source.dtype, cost, rows)
 
 
-def _step(size: int, new_size: int, align_corners: bool, dtype: torch.dtype) -> float:
-    """Old rows from one new row to the next, rounded as F.interpolate rounds it: in the precision of the scores."""
+def sources(
+    pixels: Tensor, side: int, positions: int, align_corners: bool, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Where some pixels (n,) of a side lie among the positions it is made of, with fractions: F.interpolate's rule.
+
+    The step from pixel to pixel is rounded as F.interpolate rounds it, in the precision of the scores.
+    """
     kind = np.float64 if dtype == torch.float64 else np.float32
+    pixels = pixels.to(torch.float64)
     if align_corners:
-        return float(kind(size - 1) / kind(new_size - 1)) if new_size > 1 else 0.0
-    return float(kind(size) / kind(new_size))
+        places = pixels * (float(kind(positions - 1) / kind(side - 1)) if side > 1 else 0.0)
+    else:
+        places = (pixels + 0.5) * float(kind(positions) / kind(side)) - 0.5
+    return places.clamp_(0, positions - 1)
 
 
 def _widened(scores: Tensor, width: int, align_corners: bool) -> Tensor:
@@ -159,11 +164,7 @@ class Axis:
 
 def axis(pixels: slice, picture: int, positions: int, align_corners: bool) -> Axis:
     """`picture` and `positions` are the whole side in pixels and in positions; the rule is F.interpolate's."""
-    at = torch.arange(pixels.start, pixels.stop, dtype=torch.float64)
-    if align_corners:
-        at = at * ((positions - 1) / max(picture - 1, 1))
-    else:
-        at = ((at + 0.5) * (positions / picture) - 0.5).clamp_(min=0)
+    at = sources(torch.arange(pixels.start, pixels.stop), picture, positions, align_corners)
     low = at.floor().long().clamp_(max=positions - 1)
     high = (low + 1).clamp_(max=positions - 1)
     first = int(low[0])

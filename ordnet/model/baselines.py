@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ordnet.model.backbone import conv_norm
+from ordnet.model.parts import Block, Explanation, Rows, conv_norm
 
 
 def _conv_relu(inputs: int, outputs: int, size: int) -> nn.Sequential:
@@ -36,12 +36,21 @@ class _Attention(nn.Module):
         return self.project(_attend(q, k, v, q.shape[1] ** -0.5).unflatten(2, x.shape[2:]))
 
 
-class NonLocal(nn.Module):
+class _Softmax(Block):
+    """What the three have in common."""
+
+    builds_maps = True
+    ends_in_convolution = True
+    whole_only = "it attends with a softmax, which cannot be added up tile by tile"
+    unexplained: str | None = None
+
+
+class NonLocal(_Softmax):
     """The compute table's "Basic SA": reduce to 512 channels, attend (256 wide), fuse with the input."""
 
     def __init__(self, channels: int, width: int = 512) -> None:
         super().__init__()
-        self.channels = width
+        self.out_channels = width
         self.reduce = _conv_relu(channels, width, 3)
         self.attention = _Attention(width, width // 2, width // 2)
         self.fuse = _conv_relu(2 * width, width, 1)
@@ -50,15 +59,24 @@ class NonLocal(nn.Module):
         x = self.reduce(x)
         return self.fuse(torch.cat([x, self.attention(x)], dim=1))
 
+    def explain(self, x: Tensor) -> Explanation:
+        x, layers = self.reduce(x), self.attention
+        return Explanation(Rows(layers.query(x), layers.key(x), layers.query.out_channels**-0.5, softmax=True))
 
-class Interlaced(nn.Module):
+
+class Interlaced(_Softmax):
     """InterlacedSSA: attention among positions 1/8 of the map apart, then inside blocks of 8 x 8 positions."""
 
     GROUP = 8
+    builds_maps = False  # its groups grow with the side of the map only
+    unexplained = (
+        "attends in two steps, the second to results of the first: "
+        "no position has a row of attention of its own to show"
+    )
 
     def __init__(self, channels: int, width: int = 512) -> None:
         super().__init__()
-        self.channels = width
+        self.out_channels = width
         self.reduce = _conv_relu(channels, width, 3)
         self.long = _Attention(width, width // 2, width)
         self.short = _Attention(width, width // 2, width)
@@ -80,12 +98,12 @@ class Interlaced(nn.Module):
         return self.fuse(torch.cat([x, context[:, :, :h, :w]], dim=1))
 
 
-class DANet(nn.Module):
+class DANet(_Softmax):
     """Position attention beside channel attention, each between two 3x3 convolutions, summed."""
 
     def __init__(self, channels: int, width: int = 512) -> None:
         super().__init__()
-        self.channels = width
+        self.out_channels = width
         self.reduce_position, self.reduce_channel = _conv_relu(channels, width, 3), _conv_relu(channels, width, 3)
         self.query = nn.Conv2d(width, max(width // 8, 1), 1)
         self.key = nn.Conv2d(width, max(width // 8, 1), 1)
@@ -98,6 +116,10 @@ class DANet(nn.Module):
         position = self._position(self.reduce_position(x))
         channel = self._channel(self.reduce_channel(x))
         return self.out_position(position) + self.out_channel(channel)
+
+    def explain(self, x: Tensor) -> Explanation:
+        x = self.reduce_position(x)
+        return Explanation(Rows(self.query(x), self.key(x), 1.0, softmax=True))
 
     def _position(self, x: Tensor) -> Tensor:
         q, k, v = (layer(x).flatten(2) for layer in (self.query, self.key, self.value))

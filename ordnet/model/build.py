@@ -8,14 +8,19 @@ from torch import nn
 from ordnet.config import BLOCK_SETTINGS, ModelConfig, parse_model
 from ordnet.errors import OrdnetError
 from ordnet.model import weights as weight_files
-from ordnet.model.backbone import NAMES as BACKBONES
-from ordnet.model.backbone import conv_norm, make_backbone
+from ordnet.model.backbones.mobilenet import MobileNetV2
+from ordnet.model.backbones.resnet import RESNETS, ResNet
+from ordnet.model.backbones.timm import PREFIX as TIMM
+from ordnet.model.backbones.timm import TimmBackbone
+from ordnet.model.backbones.tiny import Tiny
 from ordnet.model.baselines import DANet, Interlaced, NonLocal
+from ordnet.model.decoder import PlainDecoder
 from ordnet.model.head import Classifier, FCNHead
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
+from ordnet.model.parts import Backbone, Block, NoBlock, conv_norm
 
-# What each variant of the paper sets of the block; everything else is OmniRange's default.
+# What each variant of the paper sets of the omni-range block; everything else is OmniRange's default.
 BLOCKS: dict[str, dict[str, Any]] = {
     "basic-sa": {"branches": ("long",), "gate": None},
     "basic-sa-mr": {"gate": None},
@@ -23,22 +28,33 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "mr": {"branches": ("middle",)},
     "ordnet": {},
 }
-RIVALS: dict[str, Callable[[int], Interlaced | DANet | NonLocal]] = {
+# Blocks without settings of their own: made for features of so many channels.
+OTHER_BLOCKS: dict[str, Callable[[int], Block]] = {
+    "dilated-fcn": NoBlock,
     "interlaced": Interlaced,
     "danet": DANet,
     "nonlocal": NonLocal,
 }
-VARIANTS = ("dilated-fcn", *BLOCKS, *RIVALS)
+# Backbones by name: made for an output stride (None: their usual one) and a place of the strides (ResNets).
+BACKBONES: dict[str, Callable[[int | None, str], Backbone]] = {
+    **{
+        name: lambda stride, stride_on, parts=parts: ResNet(*parts, stride or 8, stride_on)  # type: ignore[misc, call-arg]
+        for name, parts in RESNETS.items()
+    },
+    "mobilenet_v2": lambda stride, _: MobileNetV2(stride or 8),
+    "mobilenet_v2_short": lambda stride, _: MobileNetV2(stride or 8, MobileNetV2.SHORT),
+    "tiny": lambda _, __: Tiny(),
+}
 
 
 def variants() -> tuple[str, ...]:
     """The names `build` takes."""
-    return VARIANTS
+    return ("dilated-fcn", *BLOCKS, *(name for name in OTHER_BLOCKS if name != "dilated-fcn"))
 
 
 def backbones() -> tuple[str, ...]:
     """The backbones `build` takes, beside timm:NAME for any timm model that gives feature maps (extra `timm`)."""
-    return BACKBONES
+    return tuple(BACKBONES)
 
 
 def build(variant: str = "ordnet", *, classes: int, backbone: str = "resnet50s", **settings: Any) -> Network:
@@ -52,8 +68,8 @@ def build(variant: str = "ordnet", *, classes: int, backbone: str = "resnet50s",
 
 
 def build_from(config: ModelConfig, classes: int) -> Network:
-    if config.variant not in VARIANTS:
-        raise OrdnetError(f"there is no variant {config.variant!r}; there are {', '.join(VARIANTS)}")
+    if config.variant not in variants():
+        raise OrdnetError(f"there is no variant {config.variant!r}; there are {', '.join(variants())}")
     if classes < 1:
         raise OrdnetError(f"a network needs at least one class, got {classes}")
     # read first: the file knows where its network takes its strides
@@ -65,25 +81,20 @@ def build_from(config: ModelConfig, classes: int) -> Network:
     if file:
         weight_files.load(backbone, file, config.backbone)
 
-    third, width = backbone.channels
+    third, width = backbone.channels[-2:]
     neck: nn.Module = nn.Identity()
     if config.neck:
         neck = nn.Sequential(*conv_norm(width, config.neck, 1), nn.ReLU(inplace=True))
         width = config.neck
-    head: nn.Module
-    if config.variant in RIVALS:
-        _refuse_block_settings(config)
-        rival = RIVALS[config.variant](width)
-        block: nn.Module = rival
-        head = Classifier(rival.channels, classes, config.dropout)
-    else:
-        block = _block(config, width)
-        head = FCNHead(width, classes, config.dropout)
+    block = _block(config, width)
+    decoder = PlainDecoder(block.out_channels, backbone.output_stride)
+    head = Classifier if block.ends_in_convolution else FCNHead
     return Network(
         backbone,
         neck,
         block,
-        head,
+        decoder,
+        head(decoder.out_channels, classes, config.dropout),
         FCNHead(third, classes, config.dropout) if config.auxiliary else None,
         config.align_corners,
         # What was found out is kept. The file has been read: a checkpoint that is loaded later must not look for it.
@@ -92,10 +103,21 @@ def build_from(config: ModelConfig, classes: int) -> Network:
     )
 
 
-def _block(config: ModelConfig, width: int) -> nn.Module:
-    if config.variant == "dilated-fcn":
+def make_backbone(name: str, output_stride: int | None = None, stride_on: str = "conv2") -> Backbone:
+    if name.startswith(TIMM):
+        return TimmBackbone(name.removeprefix(TIMM), output_stride)
+    if name not in BACKBONES:
+        raise OrdnetError(f"there is no backbone {name!r}; there are {', '.join(BACKBONES)}, and timm:NAME for timm's")
+    backbone = BACKBONES[name](output_stride, stride_on)
+    if output_stride not in (None, backbone.output_stride):
+        raise OrdnetError(f"the {name} backbone has output stride {backbone.output_stride}, not {output_stride}")
+    return backbone
+
+
+def _block(config: ModelConfig, width: int) -> Block:
+    if config.variant in OTHER_BLOCKS:
         _refuse_block_settings(config)
-        return nn.Identity()
+        return OTHER_BLOCKS[config.variant](width)
     given = {name: getattr(config, name) for name in BLOCK_SETTINGS if getattr(config, name) is not None}
     if given.get("gate") == "none":
         given["gate"] = None

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ordnet.model.backbone import conv_norm
+from ordnet.model.parts import conv_norm
 
 
 class FCNHead(nn.Sequential):

@@ -1,10 +1,13 @@
 """The paper's figure: picture → dilated backbone → omni-range block → FCN head → upsampling → scores."""
 
+from collections.abc import Callable, Sequence
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ordnet.config import ModelConfig
-from ordnet.model.backbone import Backbone
+from ordnet.model.decoder import Decoder
+from ordnet.model.parts import Backbone, Block
 
 
 class Network(nn.Module):
@@ -14,7 +17,8 @@ class Network(nn.Module):
         self,
         backbone: Backbone,
         neck: nn.Module,
-        block: nn.Module,
+        block: Block,
+        decoder: Decoder,
         head: nn.Module,
         auxiliary: nn.Module | None,
         align_corners: bool,
@@ -25,6 +29,7 @@ class Network(nn.Module):
         self.backbone = backbone
         self.neck = neck
         self.block = block
+        self.decoder = decoder
         self.head = head
         self.auxiliary = auxiliary
         self.align_corners = align_corners
@@ -33,23 +38,46 @@ class Network(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Normalised pictures (B, 3, H, W) → scores (B, K, H, W)."""
-        return self.upsampled(self.small_scores(image), image)
+        return self.upsampled(self.small_scores(image), image.shape[2:])
 
-    def small_scores(self, image: Tensor) -> Tensor:
-        """Scores at the features' size (B, K, h, w), for those who upsample themselves."""
-        return self.head(self.block(self.block_input(image)))
+    def small_scores(self, image: Tensor, look: Callable[[Tensor], object] | None = None) -> Tensor:
+        """Scores before upsampling (B, K, h, w), `stride` times smaller; `look` sees the block's input."""
+        *finer, last = self.backbone(image, levels=(*self.decoder.levels, -1))
+        features = self.neck(last)
+        if look:
+            look(features)
+        return self.decoded(self.block(features), finer)
 
     def block_input(self, image: Tensor) -> Tensor:
         """The features (B, C, h, w) that the block attends to."""
-        _, features = self.backbone(image)
-        return self.neck(features)
+        (last,) = self.backbone(image, levels=(-1,))
+        return self.neck(last)
+
+    def decoded(self, context: Tensor, finer: Sequence[Tensor]) -> Tensor:
+        """The block's output and the decoder's finer maps → small scores."""
+        return self.head(self.decoder(context, finer))
 
     def training_scores(self, image: Tensor) -> tuple[Tensor, Tensor | None]:
         """Scores and, where there is an auxiliary head, its scores from the third stage."""
-        third, features = self.backbone(image)
-        scores = self.head(self.block(self.neck(features)))
-        auxiliary = None if self.auxiliary is None else self.upsampled(self.auxiliary(third), image)
-        return self.upsampled(scores, image), auxiliary
+        if self.auxiliary is None:
+            return self(image), None
+        count = len(self.backbone.strides)
+        levels = sorted({*self.decoder.levels, count - 2, count - 1})
+        maps = dict(zip(levels, self.backbone(image, levels), strict=True))
+        context = self.block(self.neck(maps[count - 1]))
+        scores = self.decoded(context, [maps[level] for level in self.decoder.levels])
+        size = image.shape[2:]
+        return self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
 
-    def upsampled(self, scores: Tensor, image: Tensor) -> Tensor:
-        return F.interpolate(scores, size=image.shape[2:], mode="bilinear", align_corners=self.align_corners)
+    def upsampled(self, scores: Tensor, size: Sequence[int]) -> Tensor:
+        return F.interpolate(scores, size=tuple(size), mode="bilinear", align_corners=self.align_corners)
+
+    @property
+    def stride(self) -> int:
+        """How much smaller than the picture the small scores are: they have ceil(side / stride) positions."""
+        return self.decoder.stride
+
+    @property
+    def least_side(self) -> int:
+        """The shortest side in pixels that gives every patch of the block a position."""
+        return (self.block.patches - 1) * self.backbone.output_stride + 1

@@ -17,10 +17,11 @@ from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import evaluate
 from ordnet.files import write_text
 from ordnet.progress import progress
-from ordnet.training.loop import train
-from ordnet.training.run_folder import RunFolder, Stopped, stop_requests
-from ordnet.training.state import check_settings
+from ordnet.training.loop import train_with
+from ordnet.training.run_folder import RunFolder
+from ordnet.training.state import check_settings, is_finished
 from ordnet.training.state import load as load_state
+from ordnet.training.stop import Stopped, stop_requests
 
 STOPPED = "stopped, as asked, and saved; the same command continues"
 
@@ -43,7 +44,7 @@ class Job:
             check_settings(state["settings"], self.settings)
         except OrdnetError as error:
             raise OrdnetError(f"{self.folder}: {error}\nchoose another --out") from None
-        return bool(state["progress"]["finished"])
+        return is_finished(state, self.settings)
 
     def figures(self, split: str) -> dict[str, Any]:
         """The scores of the last weights, not the best ones: choosing the best would favour runs that jump about."""
@@ -80,7 +81,7 @@ def train_here(waiting: list[Job], total: int) -> None:
         if main:
             print(f"run {number} of {total}: {job.name} → {job.folder}", file=sys.stderr)
         try:
-            train(job.settings, job.folder, resume=True)
+            train_with(job.settings, job.folder, resume=True)
         except Stopped as stopped:
             stopped.args = (STOPPED,)
             raise

@@ -10,8 +10,7 @@ import ordnet
 from ordnet.commands import app
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
-from ordnet.model.card import read_card
-from ordnet.model.shipped import shipped_models
+from ordnet.model.card import read_card, shipped_models
 from tests.test_package import run_isolated
 
 NAMES = ("sky", "tree", "road")

@@ -8,7 +8,7 @@ from PIL import Image
 
 from ordnet.bench.training import scale_then_crop
 from ordnet.config import DataConfig
-from ordnet.data.augment import Window, augment, cut_image, cut_label, generator, random_window
+from ordnet.data.augment import Window, augment, cut_image, cut_label, fit_long_side, generator, random_window
 from ordnet.data.labels import IGNORE
 from ordnet.errors import OrdnetError
 
@@ -150,3 +150,23 @@ def test_a_label_of_another_size_is_refused():
     image, label = picture(40, 30)
     with pytest.raises(OrdnetError, match=r"40x30.*30x40"):
         augment(image, label.T, generator(0, 0, 0), 16, DataConfig())
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(16, 200))
+@settings(max_examples=60)
+def test_fitting_the_long_side_keeps_shape_and_places(width, height, long_side):
+    columns = np.arange(width)[None].repeat(height, axis=0)
+    image = Image.fromarray(np.uint8(columns % 256))
+    label = np.uint8(columns * 200 // width)
+    shrunk, fitted = fit_long_side(image.convert("RGB"), label, long_side)
+    assert fitted.shape == shrunk.size[::-1]
+    if max(width, height) <= long_side:
+        assert shrunk.size == (width, height) and fitted is label
+        return
+    assert max(shrunk.size) == long_side
+    assert abs(min(shrunk.size) - max(1, min(width, height) * long_side / max(width, height))) <= 0.5
+    # each pixel has the class at its own centre
+    centre = (np.arange(shrunk.width) + 0.5) * width / shrunk.width
+    np.testing.assert_array_equal(fitted, label[:1, np.floor(centre + 1e-9).astype(int)].repeat(shrunk.height, axis=0))
+    assert fit_long_side(image, None, long_side)[1] is None
+    assert fit_long_side(image, label, None) == (image, label)

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from ordnet.data.catalogue import OPENERS, open_dataset
-from ordnet.data.class_list import classes_of, read
+from ordnet.data.class_list import class_table, classes_of
 from ordnet.data.dataset import read_pair
 from ordnet.data.label_files import read_mat
 from ordnet.data.labels import IGNORE, OutsideClasses
@@ -40,7 +40,7 @@ def index_png(path, raw):
 
 def paletted_png(path, raw):
     image = Image.fromarray(raw.astype(np.uint8)).convert("P")
-    colours = [row.colour for row in read("voc")]
+    colours = [row.colour for row in class_table("voc")]
     image.putpalette([value for colour in colours for value in colour])
     path.parent.mkdir(parents=True, exist_ok=True)
     # converting grey to P keeps the values as indices
@@ -112,7 +112,7 @@ def make_context(root, labels):
 @pytest.mark.parametrize("labels", ["VOCdevkit/VOC2010/trainval", "VOCdevkit/trainval", "trainval"])
 def test_pascal_context_mat(tmp_path, labels):
     raw = make_context(tmp_path, labels)
-    by_name = {row.name: row.raw for row in read("pascal_context")}
+    by_name = {row.name: row.raw for row in class_table("pascal_context")}
     dataset, found = read_all(f"pascal-context:{tmp_path}", "train")
     assert len(dataset.classes) == 59
     for class_id, name in enumerate(dataset.classes.names):
@@ -141,7 +141,7 @@ def test_pascal_context_png(tmp_path):
 
 
 def make_coco(root, write):
-    rows = read("coco_stuff")
+    rows = class_table("coco_stuff")
     raw = raw_of([0, *(row.raw for row in rows)])
     for split, key in (("train", "COCO_train2014_000000000077"), ("test", "COCO_train2014_000000000081")):
         lines(root / f"imageLists/{split}.txt", [key])
@@ -177,7 +177,7 @@ def test_coco_stuff_converted(tmp_path):
 
     def train_ids(split, key, raw):
         picture(tmp_path / f"numbered/images/{split}2014/{key}.jpg", raw.shape)
-        numbers = np.searchsorted([row.raw for row in read("coco_stuff")], raw, side="right")
+        numbers = np.searchsorted([row.raw for row in class_table("coco_stuff")], raw, side="right")
         index_png(tmp_path / f"numbered/annotations/{split}2014/{key}_labelTrainIds.png", numbers)
         mat(tmp_path / f"numbered/annotations/{key}.mat", S=raw)
 
@@ -260,7 +260,7 @@ def test_camvid_segnet(tmp_path):
 
 
 def test_camvid_official(tmp_path):
-    rows = read("camvid_32")
+    rows = class_table("camvid_32")
     which = raw_of(range(32))
     colours = np.array([row.colour for row in rows], dtype=np.uint8)[which]
     ids = {
@@ -301,7 +301,7 @@ def test_camvid_as_a_folder(tmp_path):
     ("name", "count"), [("ade20k", 150), ("pascal_context", 59), ("coco_stuff", 171), ("voc", 21), ("camvid", 11)]
 )
 def test_tables_number_the_classes_without_gaps(name, count):
-    rows = read(name)
+    rows = class_table(name)
     assert sorted(row.class_id for row in rows if row.class_id != IGNORE) == list(range(count))
     assert len({row.raw for row in rows}) == len(rows) and len(set(classes_of(rows).names)) == count
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from ordnet.data import check as scan_module
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import class_weights, leaks, look, quick_check, scan, summary
+from ordnet.data.check import leaks, look, median_weights, quick_check, scan, summary
 from ordnet.data.labels import IGNORE, Classes, identity_rule
 from ordnet.errors import OrdnetError
 
@@ -205,7 +205,7 @@ def test_weights_are_median_over_frequency():
     # ground: 5 of 6 pixels; thing: 1 of the 4 in the one picture that has it; rare: never
     frequencies = 5 / 6, 1 / 4
     median = sum(frequencies) / 2
-    assert class_weights(found, 3) == pytest.approx([median / frequencies[0], median / frequencies[1], 1], rel=1e-3)
+    assert median_weights(found, 3) == pytest.approx([median / frequencies[0], median / frequencies[1], 1], rel=1e-3)
     values = summary(found, ("ground", "thing", "rare"))
     assert [row["share"] for row in values["classes"]] == pytest.approx([5 / 6, 1 / 6, 0])
     assert values["ignored_pixels"] == 2
@@ -214,7 +214,7 @@ def test_weights_are_median_over_frequency():
 
 def test_weights_without_any_pixel():
     found = scan(InMemory([np.full((2, 2), 255, dtype=np.uint8)]))
-    assert class_weights(found, 3) == [1, 1, 1]
+    assert median_weights(found, 3) == [1, 1, 1]
 
 
 def test_a_worker_that_dies_is_reported():

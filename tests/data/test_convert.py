@@ -11,7 +11,8 @@ from PIL import Image
 
 from ordnet.data.importers import coco as coco_json
 from ordnet.data.importers import labelme
-from ordnet.data.importers.convert import class_names, identifier, split, write_folder
+from ordnet.data.importers.convert import class_names, identifier, write_folder
+from ordnet.data.split import divide as split
 from ordnet.errors import OrdnetError
 
 
@@ -209,7 +210,8 @@ def test_coco_annotations_must_be_objects(tmp_path):
 
 
 def test_coco_boxes_are_counted(tmp_path):
-    file, images = coco(tmp_path, [{"segmentation": []}, {"segmentation": [[0, 0, 5, 5]]}])
+    drawn = {"segmentation": [[0, 0, 5, 0, 5, 5]]}
+    file, images = coco(tmp_path, [{"segmentation": []}, {"segmentation": [[0, 0, 5, 5]]}, drawn])
     assert sum(convert(coco_json.read(file, images), tmp_path / "out").left_out.values()) == 2
 
 
@@ -243,3 +245,45 @@ def test_impossible_class_names_are_refused(names):
 def test_identifiers_stay_inside_the_folder():
     for name in ("../../x/y.jpg", "/x/y.jpg", "x/y.jpg", ".x/y .jpg"):
         assert identifier(Path(name)) == "x_y"
+
+
+def test_coco_boxes_alone_are_refused(tmp_path):
+    file, images = coco(tmp_path, [{"bbox": [0, 0, 5, 5]}, {"segmentation": [], "bbox": [0, 0, 5, 5]}])
+    with pytest.raises(OrdnetError, match=r"2 boxes and no outlines.*Export with segmentations"):
+        coco_json.read(file, images)
+
+
+def test_coco_pictures_outside_the_folder_are_refused(tmp_path):
+    (tmp_path / "secret.jpg").write_bytes(picture())
+    for name in ("../secret.jpg", str(tmp_path / "secret.jpg"), "a\0.jpg", "x" * 5000):
+        file, images = coco(tmp_path, [], images=[{"id": 7, "file_name": name}])
+        with pytest.raises(OrdnetError, match="missing"):
+            convert(coco_json.read(file, images), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_coco_ids_of_both_kinds(tmp_path):
+    categories = [{"id": 3, "name": "a"}, {"id": "x", "name": "b"}, {"id": 1, "name": "c"}]
+    drawn = {"segmentation": [[0, 0, 5, 0, 5, 5]], "category_id": "x"}
+    file, images = coco(tmp_path, [drawn], categories=categories)
+    assert coco_json.read(file, images).names == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        {"size": [10, 20], "counts": [2**63, 2**63, 200]},
+        {"size": [10, 20], "counts": [2**62, 2**62, 2**62, 2**62, 200]},
+        {"size": [10, 20], "counts": [-(2**70), 2**70 + 200]},
+        {"size": [10, 20], "counts": [1e308, 200.0]},
+        {"size": [10, 20], "counts": ["a"]},
+        {"size": [2**40, 2**40], "counts": [1]},
+        {"size": [10, 20], "counts": "o" * 2_000_000},
+        [[1e308, -1e308, 1e308, 1e308, 0, 1]],
+        [[0, 0, 10**400, 1, 5, 5]],
+    ],
+)
+def test_coco_numbers_that_overflow_are_refused(tmp_path, segmentation):
+    file, images = coco(tmp_path, [{"segmentation": segmentation}])
+    with pytest.raises(OrdnetError, match="nothing was written"):
+        convert(coco_json.read(file, images), tmp_path / "out")

@@ -174,7 +174,7 @@ def test_missing_things_are_named(maker):
 
 def test_names_that_do_not_match(maker):
     maker.add("a")
-    (maker.root / "labels/a.png").rename(maker.root / "labels/a_mask.png")
+    (maker.root / "labels/a.png").rename(maker.root / "labels/a-other.png")
     maker.write(classes=["x"])
     with pytest.raises(
         OrdnetError, match=r"1 pictures in images/ and 1 labels in labels/; 0 of them share their names"
@@ -195,7 +195,7 @@ def test_wrong_labels_are_named(maker):
         (
             r"outside\.png: label values outside the classes: 7 \(2 pixels\); expected 0, 1, 2, 255",
             r"colour\.png is a colour picture \(RGB\).*`road #804080`",
-            r"size\.jpg has 5 x 5 pixels, .*size\.png has 3 x 2$",
+            r"size\.jpg has 5 x 5 pixels, .*size\.png has 3 x 2; they differ in shape",
             r"cut\.png",
         )
     ):
@@ -254,3 +254,80 @@ def test_generated_colours_are_distinct_and_stay():
     few = np.array(many[:21])
     apart = np.abs(few[:, None] - few[None]).sum(axis=2) + 1000 * np.eye(21)
     assert apart.min() > 60
+
+
+@pytest.mark.parametrize("suffix", ["_mask", "_label", "_seg"])
+def test_labels_may_carry_a_suffix(maker, suffix):
+    for number in range(5):
+        maker.add(f"p{number}")
+        (maker.root / f"labels/p{number}.png").rename(maker.root / f"labels/p{number}{suffix}.png")
+    maker.write(classes=["x", "y", "z"])
+    dataset = maker.open()
+    assert len(dataset.ids) == 4 and dataset.label(0).tolist() == RAW.tolist()
+    assert any(f"named with {suffix}" in note for note in notes_of(dataset))
+    maker.write(train=["p1", "p2"])
+    assert maker.open().label(1).tolist() == RAW.tolist()
+
+
+def stripes(*values):
+    """Broad stripes: JPEG blurs edges, whatever is done."""
+    return np.repeat(np.uint8(values), 16)[None].repeat(16, axis=0)
+
+
+def test_jpeg_masks_are_read_by_the_nearest_value(maker):
+    for number in range(5):
+        maker.add(f"p{number}", stripes(0, 255, 0), label_ending="jpg", quality=60)
+    maker.write(classes=["ground", "thing"])
+    with pytest.raises(OrdnetError, match=r"JPEG files, which change every value.*`ground =0` and `thing =255`"):
+        maker.open()
+    maker.write(classes=["ground =0", "thing =255"])
+    dataset = maker.open()
+    np.testing.assert_array_equal(dataset.label(0), stripes(0, 1, 0))
+    assert any("labels are JPEG files" in note for note in notes_of(dataset))
+
+
+def test_jpeg_labels_in_colour(maker):
+    colours = np.uint8([(128, 64, 128), (70, 130, 180), (0, 0, 0)])
+    for number in range(5):
+        maker.add(f"p{number}", colours[stripes(0, 1, 2)], label_ending="jpg", quality=90)
+    maker.write(classes=["road #804080", "sky #4682b4", "ignore #000000"])
+    found = maker.open().label(0)
+    inner = [3, 8, 11, 20, 24, 27, 37, 40, 45]  # away from the edges
+    assert found[8, inner].tolist() == [0, 0, 0, 1, 1, 1, 255, 255, 255]
+
+
+def test_one_bit_masks_with_the_advised_values(maker):
+    mask = Image.fromarray(np.array([[True, False, True]]))
+    for number in range(3):
+        maker.add(f"p{number}", mask)
+    for lines in (["ground", "thing"], ["ground =0", "thing =255"], ["ground =0", "thing =1"]):
+        maker.write(classes=lines)
+        assert maker.open().label(0).tolist() == [[1, 0, 1]]
+
+
+def test_pictures_in_other_formats_are_read_or_named(maker):
+    for ending in ("avif", "jp2", "webp"):
+        for number in range(2):
+            maker.add(f"{ending}{number}", ending=ending)
+    (maker.root / "images/phone.HEIC").write_bytes(b"ftypheic")
+    maker.write(classes=["x", "y", "z"])
+    dataset = maker.open()
+    assert len(dataset.ids) == 5
+    assert all(dataset.image(index).size == (3, 2) for index in range(5))
+    assert any("left out 1 .heic" in note and "convert" in note for note in notes_of(dataset))
+
+
+def test_sizes_that_differ_carry_advice(maker):
+    for key, size in (("larger", (30, 20)), ("turned", (2, 3)), ("other", (90, 20))):
+        maker.add(key)
+        Image.new("RGB", size).save(maker.root / f"images/{key}.jpg")
+    maker.write(classes=["x", "y", "z"], train=["larger", "turned", "other"])
+    for index, words in enumerate(
+        (
+            r"scale the label to 30 x 20 by nearest neighbour",
+            "EXIF rotation: remove that tag",
+            "label of another picture",
+        )
+    ):
+        with pytest.raises(OrdnetError, match=words):
+            read_pair(maker.open(), index)

@@ -10,10 +10,10 @@ from PIL import Image
 
 from ordnet.bench.training import compare_loaders
 from ordnet.config import DataConfig
-from ordnet.data.augment import MEAN, STD
 from ordnet.data.labels import Classes, identity_rule
-from ordnet.data.loader import Batches, examples, normalise, order
+from ordnet.data.loader import Batches, examples, order
 from ordnet.errors import OrdnetError
+from ordnet.model.pixels import MEAN, STD, normalise
 
 
 class Numbered:
@@ -179,3 +179,25 @@ def test_the_benchmark_compares_equal_work():
     rows = compare_loaders("scenes", crop=48, images=3, repeats=1)
     assert len(rows) == 2 and rows[0].ratio == 1
     assert all(row.extra["images_per_second"] > 0 for row in rows)
+
+
+class Large(Numbered):
+    """The same, 100 times as wide and high."""
+
+    def image(self, index):
+        return super().image(index).resize((800, 600))
+
+    def label(self, index):
+        return np.full((600, 800), index, np.uint8)
+
+
+def test_large_pictures_are_shrunk_while_loading():
+    shapes = {tuple(example.image.shape[2:]) for example in examples(Large(3), long_side=80)}
+    assert shapes == {(60, 80)}
+    assert {tuple(example.label.shape[1:]) for example in examples(Large(3), long_side=80)} == {(60, 80)}
+    assert {tuple(example.image.shape[2:]) for example in examples(Large(1))} == {(600, 800)}
+    # at most 16 pixels of the long side are left: the rest of the crop is padding
+    loader = batches(Large(4), crop=40, long_side=16, scale=(1, 1))
+    (batch,) = loader.epoch(0)
+    assert (batch.labels[:, 12:] == 255).all() and (batch.labels[:, :, 16:] == 255).all()
+    assert (batch.labels[:, :12, :16] < 4).all()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ordnet.data.label_files import read_colours, read_index, read_index_or_colours
+from ordnet.data.label_files import read_colours, read_index, read_label
 from ordnet.data.pictures import LARGEST, as_rgb, open_rgb
 from ordnet.errors import OrdnetError
 
@@ -209,11 +209,11 @@ def test_colour_labels_need_a_palette(tmp_path):
     picture = np.array([[(128, 64, 128), (0, 0, 0), (255, 255, 255)]], dtype=np.uint8)
     Image.fromarray(picture).save(path)
     assert read_colours(path, colours).tolist() == [[3, 255, 0]]
-    assert read_index_or_colours(path, colours).tolist() == [[3, 255, 0]]
+    assert read_label(path, colours).tolist() == [[3, 255, 0]]
     with pytest.raises(OrdnetError, match=r"a\.png is a colour picture \(RGB\).*classes\.txt"):
         read_index(path)
     with pytest.raises(OrdnetError, match=r"a\.png is a colour picture"):
-        read_index_or_colours(path, {})
+        read_label(path, {})
     picture[0, 1] = 1, 2, 3
     Image.fromarray(picture).save(path)
     with pytest.raises(OrdnetError, match=r"a\.png.*#010203 \(1 pixels\)"):

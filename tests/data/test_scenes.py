@@ -10,10 +10,10 @@ import torch
 
 from ordnet.data import scenes
 from ordnet.data.dataset import read_pair
-from ordnet.data.loader import normalise
 from ordnet.data.scenes import CLEARANCE, HALF, Kinds, Scenes, draw, open_split
 from ordnet.errors import OrdnetError
 from ordnet.model.build import build
+from ordnet.model.pixels import normalise
 
 GROUNDS = (scenes.GRASS, scenes.WATER, scenes.ROAD)
 VEHICLES = (scenes.TRACTOR, scenes.BOAT, scenes.CAR)

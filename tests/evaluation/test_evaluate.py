@@ -13,9 +13,9 @@ from PIL import Image
 import ordnet
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import read_pair
-from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
+from ordnet.model.pixels import normalise
 from tests.small_data import CLASSES, write_folder
 
 COLOURS = ((0, 0, 255), (0, 128, 0), (255, 0, 0))

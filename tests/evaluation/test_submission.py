@@ -54,7 +54,7 @@ def test_ade20k(ade20k, tmp_path):
     data = open_dataset(ade20k, "test")
     net = save_model(tmp_path / "net.safetensors", data)
     assert submit("ade20k", tmp_path / "net.safetensors", ade20k, tmp_path / "out.zip", "whole") == 2
-    from ordnet.data.loader import normalise
+    from ordnet.model.pixels import normalise
 
     with zipfile.ZipFile(tmp_path / "out.zip") as file:
         assert file.namelist() == ["ADE_test_00000001.png", "ADE_test_00000002.png"]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import ordnet
 from ordnet.inference import protocols
-from ordnet.inference.streaming.stream import to_input
 from ordnet.inference.upsample import best_classes, held
+from ordnet.model.pixels import to_input
 
 NAMES = ("sky", "tree", "road", "water")
 COLOURS = ((70, 130, 180), (34, 100, 34), (128, 64, 128), (0, 60, 200))
@@ -52,7 +52,7 @@ def test_encnet_sums_are_made_probabilities():
     net, sizes = make().net, {"base": 64, "crop": 48}
     image = to_input(picture(45, 61, 0), net)
     confidence = np.empty((45, 61), np.float16)
-    labels = protocols.labels(net, image, "encnet", **sizes, confidence=confidence)
+    labels = protocols.labels(net, image, protocols.Protocol("encnet", **sizes), confidence=confidence)
     sums = protocols.encnet(net, image, **sizes)[0]
     chosen = np.take_along_axis((sums / sums.sum(0)).numpy(), labels[None].astype(int), 0)[0]
     np.testing.assert_allclose(confidence, chosen, atol=2e-3)

@@ -16,10 +16,9 @@ import ordnet
 from ordnet.commands import app
 from ordnet.errors import OrdnetError
 from ordnet.inference.explain import Explainer, why_not
-from ordnet.inference.padding import least_side, padded
-from ordnet.inference.streaming.stream import to_input
 from ordnet.model import checkpoint
 from ordnet.model.middle_range import patch_grid
+from ordnet.model.pixels import padded, to_input
 from ordnet.picture.attention_map import attention_figure
 
 NAMES = ("sky", "tree", "road", "water")
@@ -51,7 +50,7 @@ def picture(height=45, width=67, seed=0):
 
 def block_input(net, pixels):
     with torch.inference_mode():
-        return net.block_input(to_input(padded(pixels, least_side(net)), net))
+        return net.block_input(to_input(padded(pixels, net.least_side), net))
 
 
 # ---- the numbers ---------------------------------------------------------------------------------------------

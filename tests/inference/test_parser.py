@@ -13,8 +13,8 @@ import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.inference import parser as parser_module
 from ordnet.inference import protocols
-from ordnet.inference.streaming.stream import to_input
 from ordnet.model import checkpoint
+from ordnet.model.pixels import to_input
 from ordnet.picture.lettering import write_names
 
 NAMES = ("sky", "tree", "road", "water")

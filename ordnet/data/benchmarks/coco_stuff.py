@@ -1,4 +1,4 @@
-"""COCO-Stuff 10k: 171 classes. Of the raw ids 1…182 eleven are never used; raw 0 is unlabelled and never counts.
+"""COCO-Stuff 10k: 171 classes. Eleven of the raw ids 1…182 are never used; raw 0 is unlabelled and never counts.
 
 The labels are the official .mat files, PNGs of the same raw ids, or PNGs named *_labelTrainIds, which number the used
 classes from 1.
@@ -7,8 +7,8 @@ classes from 1.
 from functools import partial
 from pathlib import Path
 
-from ordnet.data.class_list import classes_of, raw_to_class, read
-from ordnet.data.file_dataset import FilePairs, Files, check_split, find_root, first_folder, read_ids
+from ordnet.data.class_list import class_table, classes_of, raw_to_class
+from ordnet.data.file_dataset import FileDataset, Files, check_split, find_root, first_folder, read_ids
 from ordnet.data.label_files import read_index, read_mat
 from ordnet.data.labels import IGNORE, LabelRule
 from ordnet.errors import OrdnetError
@@ -25,7 +25,7 @@ _INSIDE = ("cocostuff-10k-v1.1", "coco_stuff10k", "dataset")
 _TRAIN_IDS = "_labelTrainIds"
 
 
-def open_split(path: str | None, split: str) -> FilePairs:
+def open_split(path: str | None, split: str) -> FileDataset:
     check_split("coco-stuff", split, _LISTS)
     root = find_root("coco-stuff", path, _INSIDE, ("images", "annotations"), TREE)
     lists = first_folder([root / "imageLists", root / "imagesLists"])
@@ -34,10 +34,10 @@ def open_split(path: str | None, split: str) -> FilePairs:
     ids = [key for part in _LISTS[split] for key in read_ids(lists / f"{part}.txt")]
     images = Files(root / "images", (".jpg",), flat=True).pick(ids, "image")
     labels = _labels(root / "annotations")
-    rows = read("coco_stuff")
+    rows = class_table("coco_stuff")
     official = {0: IGNORE, **raw_to_class(rows)}
     numbered = {0: IGNORE, IGNORE: IGNORE, **{row.class_id + 1: row.class_id for row in rows}}
-    return FilePairs(
+    return FileDataset(
         "coco-stuff",
         split,
         ids,

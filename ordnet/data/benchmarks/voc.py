@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ordnet.data.class_list import classes_of, raw_to_class, read
-from ordnet.data.file_dataset import FilePairs, Files, check_split, find_root, first_folder, read_ids
+from ordnet.data.class_list import class_table, classes_of, raw_to_class
+from ordnet.data.file_dataset import FileDataset, Files, check_split, find_root, first_folder, read_ids
 from ordnet.data.label_files import read_index, read_mat
 from ordnet.data.labels import IGNORE, LabelRule
 from ordnet.errors import OrdnetError
@@ -26,7 +26,7 @@ _PLAIN = {"train": ("train",), "val": ("val",), "trainval": ("train", "val"), "t
 _AUGMENTED = ("trainaug", "trainvalaug")
 
 
-def open_split(path: str | None, split: str) -> FilePairs:
+def open_split(path: str | None, split: str) -> FileDataset:
     check_split("voc", split, (*_PLAIN, *_AUGMENTED))
     inside = ("VOC2012", "VOCdevkit/VOC2012")
     root = find_root("voc", path, inside, ("JPEGImages", "ImageSets/Segmentation"), TREE)
@@ -36,9 +36,9 @@ def open_split(path: str | None, split: str) -> FilePairs:
     else:
         ids = [key for part in _PLAIN[split] for key in _listed(root, part)]
         labels = [] if split == "test" else Files(root / "SegmentationClass", (".png",)).pick(ids, "label")
-    rows = read("voc")
+    rows = class_table("voc")
     rule = LabelRule({**raw_to_class(rows), IGNORE: IGNORE})
-    return FilePairs("voc", split, ids, classes_of(rows), rule, images.pick(ids, "image"), labels, _read_label)
+    return FileDataset("voc", split, ids, classes_of(rows), rule, images.pick(ids, "image"), labels, _read_label)
 
 
 def _augmented(root: Path, images: Files, with_val: bool) -> tuple[list[str], list[str]]:

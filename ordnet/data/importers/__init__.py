@@ -1,4 +1,4 @@
-"""Annotations of other tools → the folder layout."""
+"""Annotations made with other tools, converted to the layout of `folder:`."""
 
 from ordnet.lazy import submodules
 

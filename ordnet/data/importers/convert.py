@@ -1,4 +1,4 @@
-"""Annotated outlines, whatever tool made them → the folder layout: pictures, label PNGs, classes.txt, split lists.
+"""Writing annotations, whatever tool made them, as a `folder:`: pictures, label PNGs, classes.txt and split lists.
 
 Shapes are painted from the largest area to the smallest, so that a small object on a large one stays visible; of two
 that are equally large the later one lies on top. Shapes named `ignore` or `__ignore__` mark pixels that never count.
@@ -6,7 +6,6 @@ that are equally large the later one lies on top. Shapes named `ignore` or `__ig
 
 import io
 import os
-import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from PIL import Image
 from ordnet.data.importers.regions import Region
 from ordnet.data.labels import IGNORE
 from ordnet.data.pictures import open_rgb, opened
+from ordnet.data.split import divide
 from ordnet.errors import OrdnetError
 
 BACKGROUND = "background"
@@ -29,6 +29,8 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Shape:
+    """An annotated area and its class."""
+
     name: str
     draw: Callable[[int, int], Region]
     """Height and width of the picture → the pixels it covers."""
@@ -46,6 +48,8 @@ class Annotated:
     size: tuple[int, int] | None
     """Width and height that the annotation was made for, where it says so."""
     shapes: list[Shape] = field(default_factory=list)
+    split: str | None = None
+    """The part it belongs to, where the tool has divided the pictures already."""
 
 
 @dataclass
@@ -63,6 +67,8 @@ class Annotations:
 
 @dataclass(frozen=True)
 class Written:
+    """What was written, for the user to read."""
+
     classes: list[str]
     splits: dict[str, int]
     """Split → pictures in it."""
@@ -97,14 +103,15 @@ def write_folder(
     _refuse(problems)
     names = class_names(found.names, background)
     with _new_folder(out) as folder:
+        classes: list[frozenset[int]] = []
         for picture in pictures:
             try:
-                _write_pair(picture, folder, names, background, left_out)
+                classes.append(_write_pair(picture, folder, names, background, left_out))
             except (OrdnetError, OSError) as error:
                 problems.append(str(error) if picture.origin in str(error) else f"{picture.origin}: {error}")
             advance()
         _refuse(problems)
-        splits = split([picture.id for picture in pictures], val, seed)
+        splits = _splits(pictures, classes, val, seed)
         for name, ids in splits.items():
             (folder / f"{name}.txt").write_text("".join(f"{key}\n" for key in ids), encoding="utf-8")
         (folder / "classes.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
@@ -125,16 +132,16 @@ def class_names(names: Sequence[str], background: bool) -> list[str]:
     return classes
 
 
-def split(ids: Sequence[str], val: float, seed: int) -> dict[str, list[str]]:
-    """Ids → train and val, both in the order they came. At least one picture stays in train, and one goes to val
-    unless `val` is 0 or there is a single picture; without any there is no val split."""
-    count = min(max(1, round(val * len(ids))), len(ids) - 1) if val > 0 else 0
-    chosen = set(random.Random(seed).sample(range(len(ids)), count))
-    parts = {
-        "train": [key for place, key in enumerate(ids) if place not in chosen],
-        "val": [key for place, key in enumerate(ids) if place in chosen],
-    }
-    return {name: part for name, part in parts.items() if part}
+def _splits(
+    pictures: Sequence[Annotated], classes: Sequence[frozenset[int]], val: float, seed: int
+) -> dict[str, list[str]]:
+    """Split → ids: as the tool divided the pictures, or with every class in both parts where that is possible."""
+    if pictures and all(picture.split for picture in pictures) and len({picture.split for picture in pictures}) > 1:
+        parts: dict[str, list[str]] = {}
+        for picture in pictures:
+            parts.setdefault(str(picture.split), []).append(picture.id)
+        return parts
+    return divide([picture.id for picture in pictures], val, seed, classes)
 
 
 def paint(regions: Sequence[tuple[Region, int]], height: int, width: int, unpainted: int) -> np.ndarray:
@@ -147,7 +154,8 @@ def paint(regions: Sequence[tuple[Region, int]], height: int, width: int, unpain
 
 def _write_pair(
     picture: Annotated, folder: Path, names: Sequence[str], background: bool, left_out: Counter[str]
-) -> None:
+) -> frozenset[int]:
+    """Write image and label; the class ids in the label."""
     content = picture.content()
     with opened(io.BytesIO(content)) as header:
         kind = header.format
@@ -167,6 +175,7 @@ def _write_pair(
         (folder / "images" / f"{picture.id}{ending}").write_bytes(content)
     else:
         image.save(folder / "images" / f"{picture.id}.png")
+    return frozenset(np.unique(label[label != IGNORE]).tolist())
 
 
 def _twice(pictures: Sequence[Annotated]) -> list[str]:
@@ -188,7 +197,7 @@ def _refuse(problems: Sequence[str]) -> None:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A neighbour of `out` to write into, which takes its place at the end or vanishes."""
+    """A temporary folder beside `out`. It is renamed to `out` at the end, or removed where something went wrong."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OrdnetError(f"{out} exists and is not an empty folder: name a new one")
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")

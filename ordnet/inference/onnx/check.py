@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
-from ordnet.inference.padding import least_side
 from ordnet.inference.prepare import for_inference
 from ordnet.model.network import Network
+from ordnet.model.pixels import normalise
 
 SCORES, LABELS = 1e-4, 0.9999
 """How far scores may be off, relative to the largest score, and the share of pixels that need the same label."""
@@ -54,7 +53,7 @@ def check(session: Any, net: Network, half: bool, progress: Callable[[str], obje
     """
     exact = copy.deepcopy(net).double().eval()
     usual = for_inference(net)
-    side = max(96, least_side(net))
+    side = max(96, net.least_side)
     checks = []
     for batch, height, width in ((1, side, side + 32), (2, side + 1, side + 35), (1, side + 45, side + 7)):
         progress(f"{height}x{width}")

@@ -22,19 +22,15 @@ import torch
 from torch import Tensor, nn
 
 import ordnet
-from ordnet.data.augment import MEAN, STD
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
-from ordnet.inference.onnx.block import exported
 from ordnet.inference.onnx.check import Check, check
 from ordnet.inference.onnx.runtime import library, session
-from ordnet.inference.padding import least_side
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
-from ordnet.model.baselines import DANet, NonLocal
+from ordnet.model.card import find
 from ordnet.model.network import Network
-from ordnet.model.omni_range import OmniRange
-from ordnet.model.shipped import find
+from ordnet.model.pixels import Normalise
 
 FORMAT = "ordnet-onnx-1"
 """Stands in the metadata of every file we write."""
@@ -102,7 +98,7 @@ def metadata(found: checkpoint.Checkpoint) -> dict[str, str]:
         "colours": json.dumps(found.colours),
         "variant": net.config.variant,
         "backbone": net.config.backbone,
-        "least_side": str(least_side(net)),
+        "least_side": str(net.least_side),
         "align_corners": json.dumps(net.align_corners),
         "about": json.dumps(found.about, ensure_ascii=False),
     }
@@ -110,8 +106,7 @@ def metadata(found: checkpoint.Checkpoint) -> dict[str, str]:
 
 def most_pixels(net: Network) -> int | None:
     """Of the largest picture whose attention map has no more than MOST_MAP numbers; None where no map is built."""
-    builds = isinstance(net.block, DANet | NonLocal)
-    if not builds and not (isinstance(net.block, OmniRange) and net.block.similarity == "softmax"):
+    if not net.block.builds_maps:
         return None
     return math.isqrt(MOST_MAP) * net.backbone.output_stride**2
 
@@ -138,9 +133,6 @@ def weights(half: bool) -> str:
 class _Graph(nn.Module):
     """What the file computes."""
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, net: Network) -> None:
         super().__init__()
         self.net = for_inference(net).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
@@ -148,18 +140,16 @@ class _Graph(nn.Module):
         for module in self.net.modules():
             if getattr(module, "inplace", False):
                 module.inplace = False  # in place, they take half of all the tracing
-        if isinstance(net.block, OmniRange):
-            self.net.block = exported(self.net.block)
-        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1) * 255)
-        self.register_buffer("scale", torch.tensor(STD).view(3, 1, 1) * 255)
+        self.net.block = self.net.block.exportable()
+        self.normalise = Normalise()
 
     def forward(self, image: Tensor) -> Tensor:
-        return self.net((image - self.mean) / self.scale)
+        return self.net(self.normalise(image))
 
 
 def traced(net: Network) -> Any:
     """The network's graph and weights (an onnx.ModelProto), for every size of picture."""
-    side = max(64, least_side(net))
+    side = max(64, net.least_side)
     # an example of one picture, or of equal sides, would be taken for a rule
     example = torch.zeros(2, 3, side + 1, side + 19)
     try:

@@ -15,11 +15,11 @@ from ordnet.errors import OrdnetError
 from ordnet.inference.explain import Explainer
 from ordnet.inference.onnx.export import FORMAT, SMALL_SCORES
 from ordnet.inference.onnx.runtime import library, session
-from ordnet.inference.padding import padded
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import WHOLE_UP_TO, Picture, name_of, read, read_ahead, refuse_too_many_scores
-from ordnet.inference.streaming.stream import Progress
+from ordnet.inference.stream import Progress
 from ordnet.inference.upsample import best_classes, held, resized
+from ordnet.model.pixels import padded
 from ordnet.picture.overlay import Colour
 
 

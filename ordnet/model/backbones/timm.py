@@ -6,19 +6,23 @@ every model then gives ceil(side / stride) positions, whatever its own way of ro
 
 import copy
 import warnings
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ordnet.errors import OrdnetError
+from ordnet.model.parts import Backbone
 
 PREFIX = "timm:"
 USUAL_STRIDE = 8
 """The output stride that is tried where none is asked for."""
+FINEST = 4
+"""Maps at smaller strides are not given: they are large, and tell of single pixels."""
 _FARTHEST = 1024
 """Pixels to each side up to which it is measured how far a model sees."""
 _SAME = 0.01
@@ -27,8 +31,10 @@ _SAME = 0.01
 _ANY_SIZE: tuple[dict[str, bool], ...] = ({"dynamic_img_size": True}, {"strict_img_size": False}, {})
 
 
-class TimmBackbone(nn.Module):
-    """The last two feature maps of a timm model."""
+class TimmBackbone(Backbone):
+    """The feature maps of a timm model: its last two, and the finer ones at strides of 4 and more."""
+
+    keeps_norms = True
 
     def __init__(self, name: str, output_stride: int | None = None) -> None:
         """`name` as timm has it, without the prefix. Without an `output_stride` 8 where the model can be dilated so
@@ -36,19 +42,24 @@ class TimmBackbone(nn.Module):
         super().__init__()
         self.name = name
         self.features = _create(name, output_stride)
-        third, last = self.features.feature_info.channels()
-        self.channels: tuple[int, int] = (third, last)
-        self.strides: tuple[int, int] = _strides(self.features)
-        self.output_stride = self.strides[1]
+        self.channels = tuple(self.features.feature_info.channels())
+        self.strides = _strides(self.features)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, image: Tensor, levels: Sequence[int] | None = None) -> list[Tensor]:
         height, width = image.shape[2:]
         missing = (0, -width % self.output_stride, 0, -height % self.output_stride)
-        third, last = (
+        maps = [
             features[:, :, : -(-height // stride), : -(-width // stride)]
             for features, stride in zip(_maps(self.features, F.pad(image, missing)), self.strides, strict=True)
-        )
-        return third, last
+        ]
+        count = len(maps)
+        return maps if levels is None else [maps[level] for level in sorted({level % count for level in levels})]
+
+    def with_synchronised_norms(self) -> Backbone:
+        """timm's norms may carry an activation, which its own function keeps."""
+        from timm.layers.norm_act import convert_sync_batchnorm
+
+        return convert_sync_batchnorm(self)
 
     @cached_property
     def reach(self) -> int | None:
@@ -61,7 +72,7 @@ class TimmBackbone(nn.Module):
         middle = _FARTHEST // stride * stride
         strip[:, :, :, middle] = float("nan")  # which makes a NaN of all it touches, whatever the weights are
         with torch.inference_mode():
-            touched = measured(strip)[1].isnan().any(dim=1).any(dim=1)[0].nonzero()
+            touched = measured(strip)[-1].isnan().any(dim=1).any(dim=1)[0].nonzero()
             # one step more: of the pixels between two outputs another one may reach farther than this one
             steps = int((touched - middle // stride).abs().max()) + 1
             if steps * stride >= _FARTHEST - stride:
@@ -70,7 +81,7 @@ class TimmBackbone(nn.Module):
             strip = torch.randn(*strip.shape[:3], (steps + 8) * stride, generator=torch.Generator().manual_seed(0)).to(
                 strip
             )
-            whole, tile = measured(strip)[1][..., steps + 1 :], measured(strip[..., stride:])[1][..., steps:]
+            whole, tile = measured(strip)[-1][..., steps + 1 :], measured(strip[..., stride:])[-1][..., steps:]
         return steps * stride if (whole - tile).abs().max() < _SAME * whole.std() else None
 
 
@@ -83,12 +94,12 @@ def _create(name: str, asked: int | None) -> Any:
         raise OrdnetError(f"timm {timm.__version__} has no model {name!r}{hint}")
     wanted = asked or USUAL_STRIDE
     model, _ = _attempt(timm, name, {"output_stride": wanted})
-    if model is not None and _strides(model)[1] == wanted:
+    if model is not None and _strides(model)[-1] == wanted:
         return model
     model, reason = _attempt(timm, name, {})
     if model is None:
         raise OrdnetError(f"timm:{name} does not give feature maps of pictures of any size ({reason})")
-    own = _strides(model)[1]
+    own = _strides(model)[-1]
     if asked not in (None, own):
         raise OrdnetError(
             f"timm:{name} has output stride {own}, and cannot be given {asked}; leave model.output_stride out, "
@@ -104,9 +115,10 @@ def _attempt(timm: Any, name: str, options: dict[str, Any]) -> tuple[Any, str]:
     reason = ""
     for way in _ANY_SIZE if timm.get_pretrained_cfg(name).fixed_input_size else _ANY_SIZE[-1:]:
         try:
-            model = timm.create_model(
-                name, pretrained=False, features_only=True, out_indices=(-2, -1), **options, **way
-            )  # fmt: skip
+            given = {"pretrained": False, "features_only": True, **options, **way}
+            with torch.random.fork_rng(devices=[]):  # a first look must not change the weights of the one that stays
+                levels = _levels(timm.create_model(name, out_indices=(-2, -1), **given))
+            model = timm.create_model(name, out_indices=levels, **given)
             _try(model)
         except Exception as error:  # models assert, refuse arguments, or fail somewhere inside
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -117,7 +129,7 @@ def _attempt(timm: Any, name: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _try(model: Any) -> None:
     """Maps of the promised shapes, of a picture that has no model's own size."""
-    stride = _strides(model)[1]
+    stride = _strides(model)[-1]
     rows = -(-64 // stride)
     image = next(model.parameters()).new_zeros(1, 3, rows * stride, (rows + 1) * stride)
     model.eval()
@@ -132,13 +144,20 @@ def _try(model: Any) -> None:
         raise ValueError(f"for {tuple(image.shape[2:])} px it gives maps of {found}, expected {expected}")
 
 
-def _strides(model: Any) -> tuple[int, int]:
-    third, last = model.feature_info.reduction()
-    return third, last
+def _strides(model: Any) -> tuple[int, ...]:
+    return tuple(model.feature_info.reduction())
+
+
+def _levels(model: Any) -> tuple[int, ...]:
+    """Which of all the model's maps make its pyramid: the last two, and before them the last one at every stride."""
+    strides = [entry["reduction"] for entry in model.feature_info.info]
+    *rest, third, last = range(len(strides))
+    finer = {strides[i]: i for i in rest if FINEST <= strides[i] < strides[third]}
+    return (*finer.values(), third, last)
 
 
 def _maps(model: Any, image: Tensor) -> list[Tensor]:
-    """The two maps as (B, C, H, W); some models keep their channels last."""
+    """The maps as (B, C, H, W); some models keep their channels last."""
     maps: list[Tensor] = model(image)
     last = getattr(model, "output_fmt", None) == "NHWC"
     return [features.permute(0, 3, 1, 2) for features in maps] if last else maps

@@ -19,16 +19,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ordnet.data.loader import normalise
 from ordnet.errors import OrdnetError
-from ordnet.inference.streaming.pieces import Area, PiecewiseBlock, grown, inside, receptive_field, tiles
 from ordnet.inference.upsample import axis, best_classes, held, strips
-from ordnet.model.backbone import Backbone
-from ordnet.model.backbones.timm import TimmBackbone
+from ordnet.model.areas import Area, grown, inside, scaled, tiles
 from ordnet.model.network import Network
-from ordnet.model.omni_range import OmniRange
+from ordnet.model.parts import receptive_field
+from ordnet.model.pixels import to_input
 
 TILE = 1024
 """Side of a tile in pixels, without its halo."""
@@ -69,15 +67,15 @@ def scores(
 
 def _why_windows(net: Network) -> str | None:
     """What keeps tiles together from giving what one pass would give, if anything does."""
-    if not (isinstance(net.block, nn.Identity) or (isinstance(net.block, OmniRange) and net.block.similarity == "dot")):
-        return f"{net.config.variant} attends with a softmax, which cannot be added up tile by tile"
-    if isinstance(net.backbone, TimmBackbone) and net.backbone.reach is None:
+    if net.block.whole_only:
+        return f"{net.config.variant} cannot be streamed exactly: {net.block.whole_only}"
+    if net.backbone.reach is None:
         return f"{net.config.backbone} cannot compute a part of its features without the whole picture"
     return None
 
 
 class Features:
-    """The feature map of a picture; any area of it is computed when asked for."""
+    """The feature maps of a picture; any area of them is computed when asked for."""
 
     def __init__(self, net: Network, pixels: np.ndarray, halo: int | None) -> None:
         """`halo` in pixels; without it the backbone's receptive field, but no more than HALO."""
@@ -85,29 +83,30 @@ class Features:
         self.pixels = pixels
         self.stride = net.backbone.output_stride
         self.height, self.width = (-(-side // self.stride) for side in pixels.shape[:2])
-        wanted = min(_sees(net.backbone), HALO) if halo is None else halo
+        wanted = min(net.backbone.reach or 0, HALO) if halo is None else halo
         self.halo = -(-wanted // self.stride)  # whole positions, so that tiles start at multiples of the stride
 
-    def at(self, area: Area) -> Tensor:
-        """Rows and columns of the map → features (1, C, h, w)."""
+    def block_input(self, area: Area) -> Tensor:
+        """Rows and columns of the block's map → its features there (1, C, h, w)."""
+        return self._maps(area, ())[-1]
+
+    def all_maps(self, area: Area) -> tuple[list[Tensor], Tensor]:
+        """Rows and columns of the block's map → the decoder's finer maps of the same place, and the block's input."""
+        *finer, features = self._maps(area, self.net.decoder.levels)
+        return finer, features
+
+    def _maps(self, area: Area, levels: tuple[int, ...]) -> list[Tensor]:
         rows, columns = wider = grown(area, self.halo, self.height, self.width)
         s = self.stride
         part = self.pixels[rows.start * s : rows.stop * s, columns.start * s : columns.stop * s]
-        _, features = self.net.backbone(to_input(part, self.net))
-        rows, columns = inside(area, wider)
-        return self.net.neck(features[:, :, rows, columns])
-
-
-def _sees(backbone: Backbone) -> int:
-    """How far the backbone sees, in pixels; timm's are measured, ours can be read from their layers."""
-    return backbone.reach or 0 if isinstance(backbone, TimmBackbone) else receptive_field(backbone)
-
-
-def to_input(pixels: np.ndarray, net: Network) -> Tensor:
-    """RGB (h, w, 3) uint8 → what the network takes (1, 3, h, w), where it is and as precise as it is."""
-    parameter = next(net.parameters())
-    image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))[None]
-    return normalise(image.to(parameter.device)).to(parameter.dtype)
+        here = inside(area, wider)
+        maps = []
+        found = self.net.backbone(to_input(part, self.net), levels=(*levels, -1))
+        for level, features in zip((*levels, -1), found, strict=True):
+            factor = s // self.net.backbone.strides[level]
+            rows, columns = scaled(here, factor, features.shape[2], features.shape[3])
+            maps.append(features[:, :, rows, columns])
+        return [*maps[:-1], self.net.neck(maps[-1])]
 
 
 def _scores_by_strip(
@@ -123,27 +122,29 @@ def _scores_by_strip(
     map_tiles = tiles(features.height, features.width, tile // features.stride)
     height, width = pixels.shape[:2]
     picture_tiles = tiles(height, width, tile)
-    block = PiecewiseBlock(net.block, features.height, features.width) if isinstance(net.block, OmniRange) else None
+    block = net.block.piecewise(features.height, features.width)
     total = (len(map_tiles) * block.turns if block else 0) + len(picture_tiles)
     count = _Counter(total, progress)
     if block:
-        block.learn(lambda: ((area, features.at(area)) for area in count.each(map_tiles)))
+        block.learn(lambda: ((area, features.block_input(area)) for area in count.each(map_tiles)))
 
-    # what the head, and the fusion before it, see of their neighbours
-    seen = receptive_field(net.head) + (receptive_field(net.block.fuse) if isinstance(net.block, OmniRange) else 0)
+    finer_by = net.backbone.output_stride // net.stride  # positions of the scores by those of the block's map
+    # what the head, the decoder and the block's fusion see of their neighbours, in positions of the block's map
+    seen = -(-receptive_field(net.head) // finer_by) + net.decoder.reach + net.block.reach
     for area in count.each(picture_tiles):
         rows, columns = (
-            axis(pixel_span, side, positions, net.align_corners)
-            for pixel_span, side, positions in zip(
-                area, (height, width), (features.height, features.width), strict=True
-            )
+            axis(pixel_span, side, -(-side // net.stride), net.align_corners)
+            for pixel_span, side in zip(area, (height, width), strict=True)
         )
         core = (rows.positions, columns.positions)
-        wider = grown(core, seen, features.height, features.width)
-        x = features.at(wider)
-        local_rows, local_columns = inside(core, wider)
-        small = net.head(x if block is None else block(x, wider))[0, :, local_rows, local_columns]
-        for strip, part in strips(small, rows, columns):
+        covered = tuple(slice(span.start // finer_by, -(-span.stop // finer_by)) for span in core)
+        wider = grown((covered[0], covered[1]), seen, features.height, features.width)
+        finer, x = features.all_maps(wider)
+        small = net.decoded(net.block(x) if block is None else block(x, wider), finer)[0]
+        local_rows, local_columns = inside(
+            core, scaled(wider, finer_by, features.height * finer_by, features.width * finer_by)
+        )
+        for strip, part in strips(small[:, local_rows, local_columns], rows, columns):
             top = area[0].start
             yield (slice(top + strip.start, top + strip.stop), area[1]), part
 
@@ -157,7 +158,6 @@ def _windows(
         f"{reason}: the picture is parsed in windows of {tile + 2 * beyond} px that know nothing of each other",
         stacklevel=2,
     )
-    stride = net.backbone.output_stride
     height, width = pixels.shape[:2]
     areas = tiles(height, width, tile)
     for area in _Counter(len(areas), progress).each(areas):
@@ -165,7 +165,7 @@ def _windows(
         part = pixels[wider]
         small = net.small_scores(to_input(part, net))[0]
         rows, columns = (
-            axis(span, side, -(-side // stride), net.align_corners)
+            axis(span, side, -(-side // net.stride), net.align_corners)
             for span, side in zip(inside(area, wider), part.shape[:2], strict=True)
         )
         for strip, scores in strips(small[:, rows.positions, columns.positions], rows, columns):

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ordnet.model.attention import SelfAttention, Sums, bias_of, matrix
+from ordnet.model.factored import Fold
 from ordnet.model.fusion import Concat
 from ordnet.model.middle_range import MiddleRange
-from ordnet.model.omni_range import Fold, OmniRange
+from ordnet.model.omni_range import OmniRange
 
 
 class Axis:
@@ -79,13 +80,15 @@ class DotBlock(nn.Module):
     def __init__(self, block: OmniRange) -> None:
         super().__init__()
         self.block = block
-        attentions = [branch.attention for branch in (block.middle, block.long) if branch is not None]
+        attentions = block.factored.attentions
         # all queries and keys in one convolution, since runtimes are at their best with those
         layers = [layer for attention in attentions for layer in (attention.query, attention.key)]
         self.project = nn.Conv2d(block.channels, block.key_channels * len(layers), 1)
         self.project.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]))
         self.project.bias = nn.Parameter(torch.cat([bias_of(layer) for layer in layers]))
-        self.branches = nn.ModuleList(Factored(a, fold) for a, fold in zip(attentions, block.folds(), strict=True))
+        self.branches = nn.ModuleList(
+            Factored(a, fold) for a, fold in zip(attentions, block.factored.folds(), strict=True)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         rows = _as_rows(x)
@@ -95,7 +98,7 @@ class DotBlock(nn.Module):
             queries, keys = projected[2 * i : 2 * i + 2]
             attend = self._middle if i == 0 and self.block.middle is not None else self._long
             outputs.append(attend(x, rows, queries, keys, branch))
-        if not self.block.folds_fusion:
+        if not self.block.factored.folds_fusion:
             return x + self.block.fuse(*outputs)
         for output in outputs:
             x = x + output

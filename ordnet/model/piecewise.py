@@ -1,86 +1,26 @@
-"""How a picture or a feature map is cut into tiles, and how far tiles look beyond their edges.
-
-The omni-range block on a feature map that is never there as a whole.
+"""The omni-range block on a feature map that is never there as a whole.
 
 All the block wants to know of the whole map are sums over positions. They are added up piece by piece; then the block
 can answer for any piece. The result is the block's own, not an approximation.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ordnet.model.areas import Area, inside, overlap
 from ordnet.model.attention import Sums
+from ordnet.model.factored import Factored, added_up
 from ordnet.model.fusion import ChannelSelection
 from ordnet.model.middle_range import patch_grid
-from ordnet.model.omni_range import OmniRange
-
-Area = tuple[slice, slice]
-"""Rows and columns; both have a start and a stop."""
-
-
-def tiles(height: int, width: int, size: int) -> list[Area]:
-    """Tiles of at most `size` x `size`, by rows: as few as possible, as even as possible, none overlapping."""
-    return [(rows, columns) for rows in _spans(height, size) for columns in _spans(width, size)]
-
-
-def _spans(length: int, size: int) -> list[slice]:
-    count = -(-length // size)
-    return [slice(i * length // count, (i + 1) * length // count) for i in range(count)]
-
-
-def grown(area: Area, by: int, height: int, width: int) -> Area:
-    """The area and `by` more on every side, as far as a map of `height` x `width` reaches."""
-    rows, columns = area
-    return (
-        slice(max(rows.start - by, 0), min(rows.stop + by, height)),
-        slice(max(columns.start - by, 0), min(columns.stop + by, width)),
-    )
-
-
-def inside(area: Area, outer: Area) -> Area:
-    """The same area, counted from the top left corner of `outer`."""
-    top, left = outer[0].start, outer[1].start
-    return slice(area[0].start - top, area[0].stop - top), slice(area[1].start - left, area[1].stop - left)
-
-
-def overlap(one: Area, other: Area) -> Area | None:
-    """What both areas cover; None where they do not meet."""
-    rows, columns = (slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other, strict=True))
-    return (rows, columns) if rows.start < rows.stop and columns.start < columns.stop else None
-
-
-def receptive_field(*parts: nn.Module) -> int:
-    """How many pixels around its own centre an output of these parts can depend on, to each side.
-
-    The parts follow each other, and their layers are named in the order in which they run, as in our networks. The
-    shortcuts of residual blocks run beside the layers and see no further.
-    """
-    reach, step = 0, 1
-    for part in parts:
-        for name, layer in part.named_modules():
-            if "downsample" in name or not isinstance(layer, nn.Conv2d | nn.MaxPool2d):
-                continue
-            size, dilation, stride = (_side(value) for value in (layer.kernel_size, layer.dilation, layer.stride))
-            reach += size // 2 * dilation * step
-            step *= stride
-    return reach
-
-
-def _side(value: int | tuple[int, ...]) -> int:
-    """Torch's settings come as one number or as one per axis; ours are the same on both."""
-    return value if isinstance(value, int) else value[0]
-
-
-Pieces = Callable[[], Iterable[tuple[Area, Tensor]]]
-"""Goes once over the map: areas that cover every position once, and their features (1, C, h, w)."""
+from ordnet.model.parts import Pieces
 
 
 class PiecewiseBlock:
     """`learn` first, then call with any area of the map and its features."""
 
-    def __init__(self, block: OmniRange, height: int, width: int) -> None:
+    def __init__(self, block: Factored, height: int, width: int) -> None:
         self.block = block
         self.grid = patch_grid(height, width, block.patches)
         self.softmax_gate = block.long is not None and bool(block.long.gate) and block.long.gate_norm == "softmax"
@@ -99,9 +39,7 @@ class PiecewiseBlock:
                 more = self.block.collect(x[:, :, rows, columns].flatten(2))
                 sums[patch] = sums[patch] + more if patch in sums else more
         by_patch = [sums[patch] for patch in range(len(self.grid))]
-        self.whole = by_patch[0]
-        for patch_sums in by_patch[1:]:
-            self.whole = self.whole + patch_sums
+        self.whole = added_up(by_patch)
         self.contexts = self.block.contexts(by_patch, self.whole)
         if self.softmax_gate:
             for _, x in pieces():
@@ -127,7 +65,7 @@ class PiecewiseBlock:
         return x + self.block.fuse(*outputs)
 
     def _branches(self, x: Tensor, area: Area) -> list[Tensor]:
-        """What `OmniRange.read_out` gives for the area, each part read out with the context of its own patch."""
+        """What `Factored.read_out` gives for the area, each part read out with the context of its own patch."""
         gate = self.block.gate_at(x, self.whole, self.log_total)
         outputs = [torch.empty_like(x) for _ in self.contexts[0]]
         for patch, (rows, columns) in self._parts(area):

@@ -1,0 +1,65 @@
+"""MobileNetV2, dilated. Key names are torchvision's, so its weights load."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from ordnet.model.parts import Backbone, check_output_stride, conv_norm, initialise
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int, dilation: int, expand: int) -> None:
+        super().__init__()
+        hidden = inputs * expand
+        layers: list[nn.Module] = []
+        if expand != 1:
+            layers.append(nn.Sequential(*conv_norm(inputs, hidden, 1), nn.ReLU6(inplace=True)))
+        depthwise = conv_norm(hidden, hidden, 3, stride, dilation, groups=hidden)
+        layers.append(nn.Sequential(*depthwise, nn.ReLU6(inplace=True)))
+        self.conv = nn.Sequential(*layers, *conv_norm(hidden, outputs, 1))
+        self.adds = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x) if self.adds else self.conv(x)
+
+
+class MobileNetV2(Backbone):
+    """Up to its last residual block (320 channels); the 1280-channel layer after it serves classification only.
+
+    `stages` cuts it short: what fewer stages cannot see, only the block can tell them.
+    """
+
+    STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    """Expansion, channels, blocks, stride."""
+    LEVELS = (1, 2, 4, 6)
+    """The stages whose maps make the pyramid."""
+    SHORT = 3
+    """Stages of the short one, which ends at 1/8 with 32 channels."""
+
+    def __init__(self, output_stride: int = 8, stages: int = len(STAGES)) -> None:
+        super().__init__()
+        check_output_stride(output_stride)
+        features: list[nn.Module] = [nn.Sequential(*conv_norm(3, 32, 3, stride=2), nn.ReLU6(inplace=True))]
+        width, dilation, reached = 32, 1, 2
+        ends: dict[int, tuple[int, int, int]] = {}
+        for number, (expand, channels, depth, stride) in enumerate(self.STAGES[:stages]):
+            before = dilation
+            if reached * stride > output_stride:
+                stride, dilation = 1, dilation * 2
+            reached *= stride
+            for i in range(depth):
+                first = i == 0
+                features.append(
+                    InvertedResidual(width, channels, stride if first else 1, before if first else dilation, expand)
+                )
+                width = channels
+            ends[number] = (len(features), reached, channels)
+        self.features = nn.Sequential(*features)
+        # the last stage before each halving, and the last of all: 24, 32, 96 and 320 channels
+        levels = [ends[number] for number in self.LEVELS if number < stages]
+        self._ends, self.strides, self.channels = (tuple(column) for column in zip(*levels, strict=True))
+        initialise(self)
+
+    def stages(self) -> Sequence[Callable[[Tensor], Tensor]]:
+        starts = (0, *self._ends[:-1])
+        return [self.features[start:end] for start, end in zip(starts, self._ends, strict=True)]

@@ -1,0 +1,239 @@
+"""The factored form of the omni-range block: its output without any N x N map, in two passes over the positions.
+
+  1. add up what the small matrices need (`collect`), patch by patch: the long range's sums are the patches' together;
+  2. fold value, projection and fusion into one small matrix per patch (`contexts`), and apply it to the queries
+     (`read_out`).
+
+`Factored` runs both over a map that is there, `PiecewiseBlock` over one that comes in pieces. The result is that of the
+literal form: the same sums in another order.
+
+Shapes: B batch · C channels · D query/key channels · E value channels · n positions of one patch, as columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ordnet.model.attention import (
+    SelfAttention,
+    Sums,
+    bias_of,
+    collect,
+    full_precision,
+    matrix,
+    pointwise,
+    small_matrix,
+    wide,
+)
+from ordnet.model.fusion import Concat, Sum
+from ordnet.model.long_range import LongRange
+from ordnet.model.middle_range import MiddleRange, join, patch_grid
+
+STRIP = 1024
+"""Positions that inference handles at once: enough for matrix products to run at full speed."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What turns one branch's small matrix M into its share of the output: `weight` @ M, and `bias`."""
+
+    weight: Tensor  # (C, E)
+    bias: Tensor  # (C,)
+
+
+class Factored:
+    """The two passes of one block. It holds the block's own parts, and nothing that training would change."""
+
+    def __init__(self, middle: MiddleRange | None, long: LongRange | None, fuse: nn.Module) -> None:
+        self.middle, self.long, self.fuse = middle, long, fuse
+        self.branches = [branch for branch in (middle, long) if branch is not None]
+        self.attentions: list[SelfAttention] = [branch.attention for branch in self.branches]
+        self.patches = middle.patches if middle is not None else 1
+        width = self.attentions[0].query.out_channels
+        # where each branch's queries and keys stand when all are computed side by side
+        self.columns = [slice(i * width, (i + 1) * width) for i in range(len(self.branches))]
+        self.folds_fusion = isinstance(fuse, Concat | Sum)
+        """Linear fusions become part of the small matrices; the other two need the branch outputs."""
+        self._prepared: list[Fold] | None = None
+        self._products: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features (B, C, H, W) → the block's output, X added."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            outputs = self._patch_by_patch(x)
+        else:
+            outputs = self._strip_by_strip(x)
+        return outputs[0] if self.folds_fusion else x + self.fuse(*outputs)
+
+    def _patch_by_patch(self, x: Tensor) -> list[Tensor]:
+        """The plain way. While gradients are recorded autograd keeps a copy of every patch anyway."""
+        grid = patch_grid(x.shape[2], x.shape[3], self.patches)
+        pieces = [_positions(x[:, :, rows, columns]) for rows, columns in grid]
+        sums = [self.collect(piece) for piece in pieces]
+        whole = added_up(sums)
+        gate = self.gate_at(x, whole)
+        made: list[list[Tensor]] = []
+        for piece, context, (rows, columns) in zip(pieces, self.contexts(sums, whole), grid, strict=True):
+            gate_piece = None if gate is None else gate[:, :, rows, columns].flatten(2)
+            size = (rows.stop - rows.start, columns.stop - columns.start)
+            made.append([z.unflatten(2, size) for z in self.read_out(piece, context, gate_piece)])
+        return [join(z, self.patches) for z in zip(*made, strict=True)]
+
+    def _strip_by_strip(self, x: Tensor) -> list[Tensor]:
+        """The same for inference: a few rows of a patch at a time, straight into place.
+
+        Beside the output, memory holds one strip and the small matrices.
+        """
+        grid = patch_grid(x.shape[2], x.shape[3], self.patches)
+        sums = [
+            added_up([self.collect(_positions(x[:, :, strip, columns])) for strip in _strips(rows, columns)])
+            for rows, columns in grid
+        ]
+        whole = added_up(sums)
+        gate = self.gate_at(x, whole)
+        contexts = self.contexts(sums, whole)
+        del sums, whole
+        outputs = [torch.empty_like(x) for _ in contexts[0]]
+        for context, (rows, columns) in zip(contexts, grid, strict=True):
+            for strip in _strips(rows, columns):
+                gate_piece = None if gate is None else gate[:, :, strip, columns].flatten(2)
+                made = self.read_out(_positions(x[:, :, strip, columns]), context, gate_piece)
+                for output, z in zip(outputs, made, strict=True):
+                    output[:, :, strip, columns] = z.unflatten(2, (strip.stop - strip.start, -1))
+        return outputs
+
+    # ---- the passes --------------------------------------------------------------------------------------------
+
+    def collect(self, x: Tensor) -> Sums:
+        """Pass 1: the sums over some positions (B, C, n), for all branches at once."""
+        keys = [attention.key for attention in self.attentions]
+        weight = torch.cat([key.weight.flatten(1) for key in keys])  # (ΣD, C)
+        return collect(x, weight, torch.cat([bias_of(key) for key in keys]))
+
+    def gate_at(self, x: Tensor, whole: Sums, log_total: Tensor | None = None) -> Tensor | None:
+        """The gate (B, 1, H, W) at some positions x (B, C, H, W) of a map whose sums are given; None without a gate.
+
+        A softmax gate also needs the map's `log_total` (LongRange.factored_gate).
+        """
+        if self.long is None or self.long.gate is None:
+            return None
+        return self.long.factored_gate(x, whole, self.columns[-1], log_total)
+
+    def gate_log_total(self, x: Tensor, whole: Sums) -> Tensor:
+        """log Σ exp(gate logit) (B, 1) over some positions x (B, C, H, W); parts add up by torch.logaddexp."""
+        assert self.long is not None  # asked only of a softmax gate
+        return self.long.gate_logits(x, whole, self.columns[-1]).logsumexp(dim=1, keepdim=True)
+
+    def contexts(self, patch_sums: Sequence[Sums], whole: Sums) -> list[list[Tensor]]:
+        """Between the passes: for each patch, the matrices that turn queries into output.
+
+        One matrix (B, C, ΣD + branches + 1) where the fusion can be folded in, else one (B, C, D + 1) per branch.
+        """
+        with full_precision(whole.outer):
+            shares = []  # per branch: one (B, C, D + 1) per patch, or one for all
+            for branch, attention, fold, columns in zip(
+                self.branches, self.attentions, self.folds(), self.columns, strict=True
+            ):
+                regions = patch_sums if branch is self.middle else [whole]
+                shares.append(
+                    [_with_column(fold.weight @ small_matrix(attention, r, columns), fold.bias) for r in regions]
+                )
+            per_patch = [[share[i % len(share)] for share in shares] for i in range(len(patch_sums))]
+            if not self.folds_fusion:
+                return per_patch
+            bias = wide(bias_of(self.fuse)) if isinstance(self.fuse, Concat) else torch.zeros_like(whole.inputs[0])
+            return [[_with_column(torch.cat(matrices, dim=2), bias)] for matrices in per_patch]
+
+    def read_out(self, x: Tensor, contexts: Sequence[Tensor], gate: Tensor | None) -> list[Tensor]:
+        """Pass 2: positions (B, C, n) of one patch → the block's output there; each branch's if fusion cannot fold."""
+        queries = [attention.query for attention in self.attentions]
+        weight = torch.cat([query.weight.flatten(1) for query in queries])
+        q = pointwise(x, weight, torch.cat([bias_of(query) for query in queries]))  # (B, ΣD, n)
+        one = torch.ones_like(q[:, :1])
+        # the gate scales queries and the row that carries the projection's bias: (A q + b) g = A (q g) + b g
+        rows = []
+        for branch, columns in zip(self.branches, self.columns, strict=True):
+            share = [q[:, columns], one]
+            if branch is self.long and gate is not None:
+                share = [part * gate.to(q.dtype) for part in share]
+            rows.append(share)
+        if self.folds_fusion:
+            stacked = torch.cat([part for share in rows for part in share] + [one], dim=1)
+            context = contexts[0].to(x.dtype)
+            if x.stride(1) == 1:  # channels last, and so is the product when it is taken the other way round
+                return [torch.baddbmm(x.mT, stacked.mT, context.mT).mT]
+            return [torch.baddbmm(x, context, stacked)]
+        return [a.to(x.dtype) @ torch.cat(share, dim=1) for a, share in zip(contexts, rows, strict=True)]
+
+    # ---- constants of the weights ------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Multiply projection and fusion out, once and for all. The weights must not change any more."""
+        with torch.no_grad():
+            self._prepared = None
+            self._prepared = self.folds()
+
+    def folds(self) -> list[Fold]:
+        """Projection and fusion of each branch as one matrix."""
+        weight = self.attentions[0].query.weight
+        if self._prepared is not None and self._prepared[0].weight.device == weight.device:
+            return self._prepared
+        folds = []
+        for index, attention in enumerate(self.attentions):
+            project = attention.project
+            if not isinstance(self.fuse, Concat):
+                assert project is not None  # the block's constructor saw to it
+                folds.append(Fold(matrix(project), wide(bias_of(project))))
+                continue
+            fuse = matrix(self.fuse).chunk(len(self.attentions), dim=1)[index]  # (C, C) or (C, E)
+            if project is None:
+                folds.append(Fold(fuse, torch.zeros_like(fuse[:, 0])))
+            else:
+                folds.append(Fold(self._product(index, fuse, matrix(project)), fuse @ wide(bias_of(project))))
+        return folds
+
+    def _product(self, index: int, left: Tensor, right: Tensor) -> Tensor:
+        """left @ right of a block that nobody has prepared, remembered while no gradients are recorded.
+
+        Its factors are remembered too: comparing them costs a tenth of multiplying, and notices every way in which
+        weights can change. Only on the CPU, where multiplying takes longer than looking.
+        """
+        if torch.is_grad_enabled() or left.device.type != "cpu" or torch.compiler.is_compiling():
+            self._products.pop(index, None)
+            return left @ right
+        known = self._products.get(index)
+        if (
+            known is None
+            or known[0].dtype != left.dtype
+            or not (torch.equal(known[0], left) and torch.equal(known[1], right))
+        ):
+            known = (left.clone(), right.clone(), left @ right)
+            self._products[index] = known
+        return known[2]
+
+
+def added_up(sums: Sequence[Sums]) -> Sums:
+    total = sums[0]
+    for more in sums[1:]:
+        total = total + more
+    return total
+
+
+def _positions(patch: Tensor) -> Tensor:
+    """(B, C, h, w) → (B, C, n): a copy that keeps its layout, since matrix products take either."""
+    if patch.stride(1) == 1:  # channels last; turning it into the other layout takes a tenth of all
+        return patch.permute(0, 2, 3, 1).flatten(1, 2).mT
+    return patch.flatten(2)
+
+
+def _strips(rows: slice, columns: slice) -> list[slice]:
+    """Rows of a patch, a few at a time."""
+    height = max(1, STRIP // (columns.stop - columns.start))
+    return [slice(top, min(top + height, rows.stop)) for top in range(rows.start, rows.stop, height)]
+
+
+def _with_column(a: Tensor, column: Tensor) -> Tensor:
+    """(B, C, D) and (C,) → (B, C, D + 1)."""
+    return torch.cat([a, column.expand(a.shape[0], -1).unsqueeze(2)], dim=2)

@@ -1,0 +1,207 @@
+"""What the rest of the product asks of a backbone and of a block. Each part answers for itself.
+
+Streaming, padding, export, vitals and explanations never look at a part's class: they ask these questions. So a new
+backbone or block is a file of its own and one line in `build.py`. Only `forward` has to be written; the answers below
+are those of a part that can do nothing special, and say so in words that a user can read.
+
+Shapes: B batch · C channels · D query/key channels · h x w feature map.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from ordnet.errors import OrdnetError
+from ordnet.model.areas import Area
+
+
+class Backbone(nn.Module):
+    """Picture → a pyramid of feature maps, from fine to coarse.
+
+    A subclass sets `strides` and `channels`, and gives its `stages`: each makes its map of the one before.
+    """
+
+    strides: tuple[int, ...]
+    """How much smaller than the picture each map is: a map has ceil(side / stride) positions."""
+    channels: tuple[int, ...]
+    keeps_norms: ClassVar[bool] = False
+    """Whether inference has to leave the batch norms alone, because their names do not tell which layer they follow."""
+
+    @property
+    def output_stride(self) -> int:
+        """The stride of the coarsest map, which the block works on."""
+        return self.strides[-1]
+
+    @property
+    def reach(self) -> int | None:
+        """How many pixels to each side an output depends on; None where no part of a picture gives what the whole
+        gives."""
+        return receptive_field(self)
+
+    def with_synchronised_norms(self) -> "Backbone":
+        """The backbone with batch norms that see the batches of all GPUs."""
+        return nn.SyncBatchNorm.convert_sync_batchnorm(self)
+
+    def stages(self) -> Sequence[Callable[[Tensor], Tensor]]:
+        raise NotImplementedError
+
+    def forward(self, image: Tensor, levels: Sequence[int] | None = None) -> list[Tensor]:
+        """Pictures (B, 3, H, W) → the maps of these levels, fine to coarse; all of them without `levels`.
+
+        A map that was not asked for is let go as soon as the next one is made. Levels count from the end if negative.
+        """
+        count = len(self.strides)
+        wanted = set(range(count)) if levels is None else {level % count for level in levels}
+        maps, x = [], image
+        for level, stage in enumerate(self.stages()):
+            x = stage(x)
+            if level in wanted:
+                maps.append(x)
+        return maps
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One attention's queries and keys at all positions: the weights of any position can be made of them."""
+
+    queries: Tensor  # (B, D, h, w)
+    keys: Tensor  # (B, D, h, w)
+    scale: float
+    """What the products are multiplied with."""
+    softmax: bool
+    patches: int = 1
+    """Each position attends inside one of patches x patches parts of the map."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a block can show of its attention for one feature map."""
+
+    long: Rows | None = None
+    middle: Rows | None = None
+    gate: Tensor | None = None
+    """Attn_g (B, 1, h, w), what the long range is multiplied with."""
+    gate_norm: str | None = None
+    """sigmoid or softmax; None without a gate."""
+
+
+Pieces = Callable[[], Iterable[tuple[Area, Tensor]]]
+"""Goes once over the map: areas that cover every position once, and their features (1, C, h, w)."""
+
+
+class Piecewise(Protocol):
+    """A block at work on a map that is never there as a whole. `learn` first, then call with any area."""
+
+    @property
+    def turns(self) -> int:
+        """How often `learn` goes over the map."""
+
+    def learn(self, pieces: Pieces) -> None: ...
+
+    def __call__(self, x: Tensor, area: Area) -> Tensor:
+        """Features (1, C, h, w) of an area → the block's output there."""
+
+
+class Block(nn.Module):
+    """Features (B, C, h, w) → features of the same size, `out_channels` wide."""
+
+    out_channels: int
+    patches: int = 1
+    """The map needs at least this many positions on each side."""
+    builds_maps: bool = False
+    """Whether N x N attention maps are built, also where the block is exported."""
+    whole_only: str | None = "it cannot be computed tile by tile"
+    """Why pictures cannot be streamed through the block with the result of one pass; None where they can."""
+    unexplained: str | None = "has no attention to show"
+    """Why no attention can be shown, as the end of a sentence about the model; None where it can."""
+    adds_context: bool = False
+    """Whether the output is the input plus something, so that its share can be measured."""
+    has_gate: bool = False
+    ends_in_convolution: bool = False
+    """Whether the block mixes its output so well that a single 1x1 convolution is head enough."""
+
+    @property
+    def reach(self) -> int:
+        """How many positions to each side an output depends on, apart from attention."""
+        return 0
+
+    def prepare(self) -> None:
+        """Make once what is a constant of the weights. Only for inference: the weights must not change any more."""
+
+    def exportable(self) -> nn.Module:
+        """The same block as a graph of fixed form for maps of any size."""
+        return self
+
+    def piecewise(self, height: int, width: int) -> Piecewise | None:
+        """The block on a map of this size that is never there as a whole; None where it looks at nothing but its own
+        neighbourhood, and can simply be called. Asked only where `whole_only` is None."""
+        return None
+
+    def explain(self, x: Tensor) -> Explanation:
+        """Asked only where `unexplained` is None."""
+        return Explanation()
+
+    def gate_map(self, x: Tensor) -> Tensor | None:
+        """The gate (B, 1, h, w) of a block that has one."""
+        return None
+
+
+class NoBlock(Block):
+    """Features as they are: the network without a context block."""
+
+    whole_only = None
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.out_channels = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def receptive_field(*parts: nn.Module) -> int:
+    """How many pixels around its own centre an output of these parts can depend on, to each side.
+
+    The parts follow each other, and their layers are named in the order in which they run, as in our networks. The
+    shortcuts of residual blocks run beside the layers and see no further.
+    """
+    reach, step = 0, 1
+    for part in parts:
+        for name, layer in part.named_modules():
+            if "downsample" in name or not isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+                continue
+            size, dilation, stride = (_side(value) for value in (layer.kernel_size, layer.dilation, layer.stride))
+            reach += size // 2 * dilation * step
+            step *= stride
+    return reach
+
+
+def _side(value: int | tuple[int, ...]) -> int:
+    """Torch's settings come as one number or as one per axis; ours are the same on both."""
+    return value if isinstance(value, int) else value[0]
+
+
+def check_output_stride(asked: int) -> None:
+    """Dilation can keep the last stages of a usual backbone at these strides."""
+    if asked not in (8, 16, 32):
+        raise OrdnetError(f"a dilated backbone has output stride 8 or 16, or 32 without dilation, not {asked}")
+
+
+def conv_norm(
+    inputs: int, outputs: int, size: int, stride: int = 1, dilation: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    """A convolution without bias that keeps the map's size (but for the stride), and its batch norm."""
+    padding = dilation * (size // 2)
+    return [
+        nn.Conv2d(inputs, outputs, size, stride, padding, dilation, groups, bias=False),
+        nn.BatchNorm2d(outputs),
+    ]
+
+
+def initialise(module: nn.Module) -> None:
+    """He's initialisation for convolutions in front of ReLUs; batch norms start as the identity."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
