@@ -43,7 +43,12 @@ class Recipe:
 
     @property
     def command(self) -> str:
-        start = f" --init runs/{self.init}/last.safetensors" if self.init else ""
+        """What reaches the score: a first stage starts from ImageNet weights, a later one from the stage before it."""
+        model = self.settings.model
+        if self.init:
+            start = f" --init runs/{self.init}/last.safetensors"
+        else:
+            start = " --set model.weights=FILE" if model.weights is None and model.backbone != "tiny" else ""
         return f"ordnet train {self.name} --data {self.data}{start}"
 
 
