@@ -48,13 +48,17 @@ class ModelConfig(Section):
     variant: str = "ordnet"
     backbone: str = "resnet50s"
     weights: str | None = None
-    """An ImageNet backbone file, .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub."""
+    """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
+    .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub; `none`, or nothing, starts at random."""
     output_stride: int | None = Field(default=None, gt=0)
     """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
+    decoder: Literal["plain", "fine"] = "plain"
+    """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
+    backbone's finer maps to a quarter of the picture's size."""
     auxiliary: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
     align_corners: bool = True
@@ -70,11 +74,14 @@ class ModelConfig(Section):
     similarity: Literal["dot", "softmax"] | None = None
     form: Literal["factored", "literal"] | None = None
     project: bool | None = None
+    gate_logits: Literal["plain", "standard"] | None = None
+    logit_scale: Literal["one", "root"] | None = None
+    start: Literal["random", "identity"] | None = None
 
 
 BLOCK_SETTINGS = (
     "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
-    "fusion", "similarity", "form", "project",
+    "fusion", "similarity", "form", "project", "gate_logits", "logit_scale", "start",
 )  # fmt: skip
 WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal")
 """Variants that take none of the block's settings."""

@@ -43,7 +43,12 @@ class Recipe:
 
     @property
     def command(self) -> str:
-        start = f" --init runs/{self.init}/last.safetensors" if self.init else ""
+        """What reaches the score: a first stage starts from ImageNet weights, a later one from the stage before it."""
+        model = self.settings.model
+        if self.init:
+            start = f" --init runs/{self.init}/last.safetensors"
+        else:
+            start = " --set model.weights=FILE" if model.weights is None and model.backbone != "tiny" else ""
         return f"ordnet train {self.name} --data {self.data}{start}"
 
 
@@ -65,7 +70,7 @@ def pascal_context_r50() -> Recipe:
         "ORDNet, ResNet-50, the ablations' setting",
         Settings(
             data=DataConfig(name="pascal-context", base_size=520),
-            model=ModelConfig(variant="ordnet", backbone="resnet50s"),
+            model=ModelConfig(variant="ordnet", backbone="resnet50s", weights="imagenet"),
             training=TrainingConfig(epochs=50, batch_size=16, crop=480, rate=0.001, lovasz=0.0),
         ),
         "pascal-context:PATH",

@@ -10,7 +10,9 @@ import typer
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A checkpoint (.safetensors) or the name of a shipped model.")],
+    model: Annotated[
+        str, typer.Argument(help="A checkpoint (.safetensors), an .onnx file, or a shipped model's name.")
+    ],
     data: Annotated[str, typer.Option(help="The data set, as NAME or NAME:PATH.")],
     split: Annotated[str, typer.Option(help="The split to score.")] = "val",
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet.")] = "whole",

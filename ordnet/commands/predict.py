@@ -22,7 +22,11 @@ def predict(
     images: Annotated[list[str], typer.Argument(help="Files, folders, or patterns such as 'photos/*.jpg'.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into.")],
     save: Annotated[
-        str, typer.Option(help="Any of overlay, labels (class ids), palette (ids with colours), beside; with commas.")
+        str,
+        typer.Option(
+            help="Any of overlay, labels (class ids), palette (ids with colours), beside, probabilities (of all "
+            "classes at every pixel, .npz); with commas."
+        ),
     ] = "overlay,labels,palette",
     strength: Annotated[float, typer.Option(min=0, max=1, help="How much the colours cover of the picture.")] = 0.5,
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet.")] = "whole",

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from ordnet.data.loader import examples
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
-from ordnet.inference.parser import find, find_device
+from ordnet.inference.onnx.parser import OnnxParser
+from ordnet.inference.parser import Parser, find, find_device, load
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import Protocol
 from ordnet.model import checkpoint
@@ -35,6 +37,8 @@ _SIDE = 640
 """Kept pictures are made this small, so that a few of them take little memory."""
 
 
+Label = Callable[[torch.Tensor], np.ndarray]
+"""Turns a picture (1, 3, H, W) uint8 into class ids (H, W)."""
 Look = Callable[[int, np.ndarray, np.ndarray, np.ndarray], object]
 """Is shown one picture: its place in the data set, the picture (H, W, 3) uint8, its true and its parsed class ids."""
 
@@ -111,22 +115,34 @@ def evaluate(
     device: str | None = None,
     progress: OnProgress = lambda done, total: None,
 ) -> Evaluation:
-    """Scores of a checkpoint on a split; under torchrun every process gets the whole result.
+    """Scores of a model file on a split; under torchrun every process gets the whole result.
 
-    `device` is cpu, cuda, cuda:1, mps; without it a GPU where there is one. `progress` hears how many pictures of this
-    process's share are done, and how many there are.
+    `model` is a checkpoint, an exported .onnx file or a shipped name. `device` is cpu, cuda, cuda:1, mps; without it a
+    GPU where there is one. `progress` hears how many pictures of this process's share are done, and how many there are.
     """
-    protocols.protocol(protocol)  # a wrong name is refused before anything is read
+    if not isinstance(model, str | Path):
+        raise OrdnetError(
+            f"evaluate takes a model's file or name, not a {type(model).__name__}: "
+            'ordnet.evaluate("runs/mine/best.safetensors", "folder:street")'
+        )
+    how = protocols.protocol(protocol)  # a wrong name is refused before anything is read
     on = _own_device(device)
-    loaded = checkpoint.load(find(model))
+    file = find(model)
+    label: Label
+    if file.suffix == ".onnx":
+        parser = load(file, device=device, protocol=protocol)
+        classes, label = parser.classes, partial(_parsed, parser)
+    else:
+        loaded = checkpoint.load(file)
+        classes, how = loaded.classes, protocols.protocol_of(protocol, loaded.about)
+        label = _labeller(loaded.net.to(on), how, on)
     dataset = open_dataset(data, split)
-    refuse_other_classes(loaded.classes, dataset.classes.names)
+    refuse_other_classes(classes, dataset.classes.names)
     started = _join_processes()
     try:
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
-        return evaluate_network(
-            loaded.net.to(on), dataset, protocols.protocol_of(protocol, loaded.about),
-            device=on, progress=lambda done: progress(done, share), skip_broken=skip_broken,
+        return _evaluate(
+            label, dataset, how, on, progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
     finally:
         if started:
@@ -150,25 +166,45 @@ def evaluate_network(
     """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
-    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
     how = Protocol(protocol) if isinstance(protocol, str) else protocol
-    confusion = Confusion(net.classes)
-    broken: list[str] = []
+    return _evaluate(_labeller(net, how, device), dataset, how, device, workers, progress, skip_broken, look)
+
+
+def _labeller(net: Network, protocol: Protocol, device: torch.device | None) -> Label:
     ready = for_inference(net, device)
+    return lambda image: protocols.labels(ready, normalise(image.to(device)), protocol)
+
+
+def _parsed(parser: Parser | OnnxParser, image: torch.Tensor) -> np.ndarray:
+    return parser(image[0].permute(1, 2, 0).contiguous().numpy()).labels
+
+
+def _evaluate(
+    label: Label,
+    dataset: Dataset,
+    protocol: Protocol,
+    device: torch.device | None = None,
+    workers: int = 0,
+    progress: Callable[[int], object] = lambda done: None,
+    skip_broken: bool = False,
+    look: Look | None = None,
+) -> Evaluation:
+    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    confusion = Confusion(len(dataset.classes))
+    broken: list[str] = []
     done = 0
     with torch.inference_mode():
         for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
-            image = normalise(example.image.to(device))
-            labels = protocols.labels(ready, image, how)
+            labels = label(example.image)
             confusion.add(example.label[0], labels)
             if look:
                 look(example.index, example.image[0].permute(1, 2, 0).numpy(), example.label[0].numpy(), labels)
             done += 1
             progress(done)
     return Evaluation(
-        Confusion(net.classes, summed(confusion.matrix, device)),
-        dataset.classes, dataset.name, dataset.split, how.name,
-        int(summed(np.array([done]), device)[0]), how.details(), broken,
+        Confusion(len(dataset.classes), summed(confusion.matrix, device)),
+        dataset.classes, dataset.name, dataset.split, protocol.name,
+        int(summed(np.array([done]), device)[0]), protocol.details(), broken,
     )  # fmt: skip
 
 

@@ -200,6 +200,12 @@ def read(picture: Picture) -> np.ndarray:
         if 0 in picture.size:
             raise OrdnetError(f"a picture of {picture.width} x {picture.height} pixels has nothing to parse")
         return np.asarray(upright_rgb(picture))
+    if not isinstance(picture, str | Path) and not hasattr(picture, "read"):
+        shape = tuple(getattr(picture, "shape", ()))
+        raise OrdnetError(
+            f"a parser takes a file, a PIL image or an RGB array (H, W, 3) of uint8, not a {type(picture).__name__}"
+            + (f" of shape {shape}; a tensor (3, H, W) of 0..255: x.permute(1, 2, 0).byte().numpy()" if shape else "")
+        )
     return np.asarray(open_rgb(picture))
 
 
@@ -229,6 +235,7 @@ def find_device(name: str | None) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
-        why = "" if reason.startswith("Expected one of") else f" ({reason})"  # torch's list of all it has ever heard of
+        # torch answers with a list of all it has ever heard of, or with advice to its own builders
+        why = "" if reason.startswith(("Expected one of", "Could not run")) else f" ({reason})"
         raise OrdnetError(f"there is no device {name!r} here{why}; use cpu, or none to choose one") from None
     return device

@@ -56,6 +56,8 @@ class HeatMap:
     """At most two lines."""
     box: Box | None = None
     """Part of the picture to draw a border around, in its own pixels."""
+    stamp: str = ""
+    """Words across the map, where it would be misread without them."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ def _panels(row: AttentionRow) -> list[_Panel]:
         )
         if heat.box is not None:
             _frame(drawn, heat.box, (size[0] / width, size[1] / height))
+        if heat.stamp:
+            _stamp(drawn, heat.stamp)
         panels.append(_Panel(heat.title, heat.subtitle, _marked(drawn, at), heat.notes, heat.scale))
     if row.labels is not None:
         labels = np.asarray(Image.fromarray(row.labels).resize(size, Image.Resampling.NEAREST))
@@ -185,6 +189,17 @@ def _draw_below(sheet: Image.Image, panel: _Panel, left: int, top: int, width: i
     for line in panel.notes:
         draw.text((left, top + 15), shortened(line, width, 14), _INK, font(14, line), anchor="ls")
         top += _LINE
+
+
+def _stamp(image: Image.Image, words: str) -> None:
+    """Words on a dark band along the lower edge, over the whole width."""
+    size = 16 if image.width >= 200 else 12
+    shown = shortened(words, image.width - 8, size)
+    top = max(0, image.height - 2 * size)
+    band = image.crop((0, top, image.width, image.height))
+    image.paste(Image.blend(band, Image.new("RGB", band.size, _INK), 0.85), (0, top))
+    middle = image.width / 2, (top + image.height) / 2
+    ImageDraw.Draw(image).text(middle, shown, _PAPER, font(size, shown), anchor="mm")
 
 
 def _frame(image: Image.Image, box: Box, factor: tuple[float, float]) -> None:

@@ -20,6 +20,8 @@ _SMALL = 256 * 256
 """Pictures of up to so many pixels are stored without loss."""
 _MANY_BARS = 16
 """More bars than these stand in two columns where there is room."""
+_LONG_WORD = 22
+"""Words with more letters may be broken anywhere, so that no table is wider than a phone."""
 _SHOWN = 0.005
 """Smaller shares of a confusion matrix are left blank."""
 
@@ -118,10 +120,17 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
     """The first cell of each row names it."""
     top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     body = "".join(
-        f'<tr><th scope="row">{text(name)}</th>{"".join(f"<td>{text(cell)}</td>" for cell in cells)}</tr>'
+        f'<tr><th scope="row"{_words(name)}</th>{"".join(f"<td{_words(cell)}</td>" for cell in cells)}</tr>'
         for name, *cells in rows
     )
     return f"<table>{f'<thead><tr>{top}</tr></thead>' if top else ''}<tbody>{body}</tbody></table>"
+
+
+def _words(cell: str) -> str:
+    """The end of a cell's tag and its text. Words stay whole; paths break after a slash, what is longer anywhere."""
+    parts = re.split(r"(?<=[/\\])", cell)
+    longest = max((len(word) for part in parts for word in part.split()), default=0)
+    return f"{' class=long' if longest > _LONG_WORD else ''}>{'<wbr>'.join(map(text, parts))}"
 
 
 def bars(rows: Sequence[Bar]) -> str:
@@ -215,7 +224,8 @@ nav { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .9rem; }
 .tiles dt { color: var(--soft); font-size: .85rem; }
 table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem; }
 td, th { padding: .25rem .8rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
-  font-variant-numeric: tabular-nums; }
+  font-variant-numeric: tabular-nums; overflow-wrap: break-word; }
+.long { overflow-wrap: anywhere; }
 thead th { color: var(--soft); font-weight: 400; font-size: .85rem; }
 tbody th { font-weight: 400; min-width: 8.5rem; } td { min-width: 4.6rem; }
 td:last-child, th:last-child { padding-right: 0; }
@@ -257,7 +267,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
 pre { overflow-x: auto; background: var(--well); border-radius: 6px; padding: .8rem; font-size: .85rem;
   overflow-wrap: normal; }
 @media (max-width: 40rem) { .quad { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-  table { font-size: .85rem; } tbody th { min-width: 9rem; }
+  table { font-size: .85rem; } tbody th { min-width: 7rem; } td, th { padding-right: .5rem; }
   .bars li { grid-template-columns: minmax(0, 8rem) minmax(0, 1fr) 3.6rem; gap: .5rem; } }
 @media print { nav { display: none; } body { max-width: none; margin: 0; font-size: 11pt; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } .wide img { min-width: 0; }

@@ -104,7 +104,8 @@ class MapAnswer(Answer):
 class RangeAnswer(MapAnswer):
     """The attention weights of one range."""
 
-    strongest: tuple[int, int] = Field(description="x and y of the pixel that the largest weight goes to.")
+    strongest: tuple[int, int] = Field(description="x and y of the pixel whose weight has the largest magnitude.")
+    weight: float = Field(description="That weight, with its sign.")
 
 
 class GateAnswer(MapAnswer):
@@ -112,6 +113,7 @@ class GateAnswer(MapAnswer):
 
     here: float = Field(description="Of the position that was asked for.")
     norm: str = Field(description="sigmoid or softmax.")
+    closed: bool = Field(description="Whether next to nothing of the long range passes at that position.")
 
 
 class AttentionAnswer(Answer):
@@ -172,9 +174,10 @@ def attention_answer(parsed: Parsed, x: int, y: int) -> AttentionAnswer:
     if found.middle is not None:
         middle = _range(found, found.middle)
     if found.gate is not None:
-        # gates often differ by little: all grey values for what there is
-        drawn = _drawn(found, found.gate, float(found.gate.min()), float(found.gate.max()))
-        gate = GateAnswer(**drawn.model_dump(), here=found.gate_here or 0.0, norm=found.gate_norm or "")
+        drawn = _drawn(found, found.gate, *found.gate_range())
+        gate = GateAnswer(
+            **drawn.model_dump(), here=found.gate_here or 0.0, norm=found.gate_norm or "", closed=found.closed
+        )
     return AttentionAnswer(
         picture=parsed.key, x=x, y=y, name=found.class_here or "",
         confidence=None if sure is None else float(sure[y, x]), width=width, height=height,
@@ -185,10 +188,10 @@ def attention_answer(parsed: Parsed, x: int, y: int) -> AttentionAnswer:
 
 def _range(found: Attention, weights: np.ndarray) -> RangeAnswer:
     """Zero is in the middle of the grey values where weights have signs."""
-    high = float(np.nanmax(np.abs(weights)))
+    x, y, weight = found.strongest(weights)
+    high = abs(weight)
     drawn = _drawn(found, weights, -high if found.similarity == "dot" else 0.0, high)
-    row, column = np.unravel_index(np.nanargmax(weights), weights.shape)
-    return RangeAnswer(**drawn.model_dump(), strongest=found.places.pixel(int(row), int(column)))
+    return RangeAnswer(**drawn.model_dump(), strongest=(x, y), weight=weight)
 
 
 def _drawn(found: Attention, weights: np.ndarray, low: float, high: float) -> MapAnswer:
