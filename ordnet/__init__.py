@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from ordnet.evaluation.session import evaluate as evaluate
+    from ordnet.evaluation.evaluate import evaluate as evaluate
     from ordnet.inference.parser import Parser as Parser
     from ordnet.inference.parser import load as load
     from ordnet.model.build import backbones as backbones
@@ -23,7 +23,7 @@ _HOME = {
     "Parser": "ordnet.inference.parser",
     "backbones": "ordnet.model.build",
     "build": "ordnet.model.build",
-    "evaluate": "ordnet.evaluation.session",
+    "evaluate": "ordnet.evaluation.evaluate",
     "load": "ordnet.inference.parser",
     "train": "ordnet.training.run",
     "variants": "ordnet.model.build",

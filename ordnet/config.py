@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ordnet.errors import OrdnetError
 
@@ -39,13 +39,17 @@ class ModelConfig(Section):
     variant: str = "ordnet"
     backbone: str = "resnet50s"
     weights: str | None = None
-    """An ImageNet backbone file, .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub."""
+    """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
+    .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub; `none`, or nothing, starts at random."""
     output_stride: int | None = Field(default=None, gt=0)
     """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
+    decoder: Literal["plain", "fine"] = "plain"
+    """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
+    backbone's finer maps to a quarter of the picture's size."""
     auxiliary: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
     align_corners: bool = True
@@ -61,11 +65,14 @@ class ModelConfig(Section):
     similarity: Literal["dot", "softmax"] | None = None
     form: Literal["factored", "literal"] | None = None
     project: bool | None = None
+    gate_logits: Literal["plain", "standard"] | None = None
+    logit_scale: Literal["one", "root"] | None = None
+    start: Literal["random", "identity"] | None = None
 
 
 BLOCK_SETTINGS = (
     "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
-    "fusion", "similarity", "form", "project",
+    "fusion", "similarity", "form", "project", "gate_logits", "logit_scale", "start",
 )  # fmt: skip
 WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal")
 """Variants that take none of the block's settings."""
@@ -90,7 +97,11 @@ class TrainingConfig(Section):
     lovasz: float = Field(default=1.0, ge=0)
     lovasz_per_image: bool = False
     auxiliary: float = Field(default=0.2, ge=0)
-    class_weights: tuple[float, ...] | None = None
+    loss_at: Literal["picture", "scores"] = "picture"
+    """Where the losses are taken: at the picture's size, as in EncNet, or at the scores' own, which is less work."""
+    class_weights: tuple[float, ...] | Literal["auto"] | None = None
+    """Of the cross-entropy: one weight per class, or `auto`, which counts the training labels and makes rare classes
+    weigh more. All weigh the same without it."""
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
     mixed_precision: bool = True
@@ -98,17 +109,27 @@ class TrainingConfig(Section):
     channels_last: bool = True
     compile: bool = False
     ema: float | None = Field(default=None, gt=0, lt=1)
+    patience: int | None = Field(default=None, gt=0)
+    """Stop early once the best mIoU is this many epochs old."""
     seed: int = Field(default=0, ge=0)
     save_minutes: float = Field(default=5.0, gt=0)
     """A state to resume from is saved at least this often, and after every epoch."""
     tensorboard: bool = False
     """Curves for TensorBoard too (needs the extra `log`)."""
 
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _none(cls, value: Any) -> Any:
+        """`none` says the default aloud."""
+        return None if value == "none" else value
+
 
 class EvaluationConfig(Section):
     protocol: Literal["whole", "multiscale", "encnet"] = "whole"
     every: int = Field(default=1, gt=0)
     """Epochs between two evaluations while training."""
+    limit: int | None = Field(default=None, gt=0)
+    """Evaluate on this many pictures only, spread evenly over the split."""
 
 
 class Settings(Section):

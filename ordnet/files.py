@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     # the ending stays last: libraries choose the format by it
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
     try:
+        # whatever the writer does with the file: some libraries make one that nobody else may read
+        mode = _usual_mode(temporary)
         write(temporary)
+        temporary.chmod(mode)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -27,6 +31,15 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _usual_mode(path: Path) -> int:
+    """Create the file and return the mode that the user's umask gives it."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(file).st_mode)
+    finally:
+        os.close(file)
 
 
 def write_text(path: Path, text: str) -> None:

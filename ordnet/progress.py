@@ -1,7 +1,12 @@
 """A bar for whatever takes longer than two seconds."""
 
+from collections.abc import Callable
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+OnProgress = Callable[[int, int], object]
+"""Is told how many pieces are done, and of how many."""
 
 
 def progress() -> Progress:

@@ -10,7 +10,8 @@ from ordnet.config import Settings, override
 CLASSES = ("sky", "ground", "thing")
 
 
-def write_folder(path: Path, train: int = 12, val: int = 3, classes=CLASSES, size=(40, 32)) -> Path:
+def write_folder(path: Path, train: int = 12, val: int = 3, classes=CLASSES, size=(40, 32), most: int = 2) -> Path:
+    """`most`: the highest class id that the labels have."""
     rng = np.random.default_rng(0)
     (path / "images").mkdir(parents=True)
     (path / "labels").mkdir()
@@ -21,6 +22,7 @@ def write_folder(path: Path, train: int = 12, val: int = 3, classes=CLASSES, siz
         row, column = rng.integers(0, height - 8), rng.integers(0, width - 8)
         label[row : row + 8, column : column + 8] = 2
         label[0, 0] = 255
+        label[label < 255] = np.minimum(label[label < 255], most)
         colours = np.array([(80, 120, 220), (90, 160, 60), (200, 60, 60)])[np.minimum(label, 2)]
         image = np.clip(colours + rng.normal(0, 12, colours.shape), 0, 255).astype(np.uint8)
         Image.fromarray(image).save(path / "images" / f"{index:03}.png")

@@ -1,10 +1,12 @@
 """The examples, each as the process a reader would start, with small settings."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from scripts.notebook import run
 from tests.small_data import write_folder
 from tests.timm_here import DEFINE
 
@@ -64,3 +66,17 @@ def test_train_and_evaluate(tmp_path):
     assert re.search(r"^ordnet: mIoU 0\.\d+, pixel accuracy", done.stdout, re.MULTILINE)
     assert (tmp_path / "run" / "parse.png").is_file()
     assert (tmp_path / "run" / "ordnet" / "report.html").is_file()
+
+
+def test_the_notebook_goes_from_a_folder_to_a_parser(tmp_path):
+    """Its stored outputs are of the cells that are there, and every cell still runs."""
+    stored = json.loads((EXAMPLES / "folder_to_parser.ipynb").read_text(encoding="utf-8"))
+    code = [cell for cell in stored["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] and cell["execution_count"] for cell in code)
+    text = json.dumps(stored).replace("range(160)", "range(24)").replace("training.epochs=8", "training.epochs=1")
+    again = run(json.loads(text), tmp_path)
+    fresh = [cell for cell in again["cells"] if cell["cell_type"] == "code"]
+    kinds = [[sorted(output.get("data", output)) for output in cell["outputs"]] for cell in code]
+    assert [[sorted(output.get("data", output)) for output in cell["outputs"]] for cell in fresh] == kinds
+    assert sum("image/png" in output.get("data", {}) for cell in fresh for output in cell["outputs"]) == 2
+    assert (tmp_path / "parsed" / "0007.overlay.png").exists()

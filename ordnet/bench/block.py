@@ -1,11 +1,16 @@
-"""The paper's overhead comparison: our block in both forms beside its rivals, on one feature map."""
+"""The attention block by itself: the paper's compute table, and how the block's time grows with the map.
 
+`compare` puts our block in both forms beside the baselines on one feature map. `compare_sizes` times the two forms on
+maps of several sizes; `exponents` fits a power of the number of positions to each.
+"""
+
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from ordnet.bench.measure import Row, interleaved, peak_megabytes
+from ordnet.bench.measure import Measurement, interleaved, peak_megabytes
 from ordnet.errors import OrdnetError
 from ordnet.model.baselines import DANet, Interlaced, NonLocal
 from ordnet.model.flops import gflops
@@ -23,9 +28,12 @@ METHODS: dict[str, Callable[[int], nn.Module]] = {
 # GFLOPs, MB and ms of the paper's table, at 2048x128x128 on a TITAN XP
 PAPER = {name: (row["gflops"], row["peak_mb"], row["ms"]) for name, row in COMPUTE.items()}
 PAPER_SIZE = (2048, 128, 128)
+FORMS = ("ORDNet factored", "ORDNet literal")
+LITERAL_BYTES = 4 * 2**30
+"""The literal form's attention map may take this much; larger maps are measured in factored form only."""
 
 
-def run(channels: int, height: int, width: int, repeats: int, train: bool) -> list[Row]:
+def compare(channels: int, height: int, width: int, repeats: int, train: bool) -> list[Measurement]:
     """One row per method; ours first. `train` measures forward and backward instead of inference."""
     size = (channels, height, width)
     if min(height, width) < 2 or channels < 8:
@@ -43,7 +51,7 @@ def run(channels: int, height: int, width: int, repeats: int, train: bool) -> li
             paper = PAPER.get(name, (None, None, None))
             extra |= {"paper_GFLOPs": paper[0], "paper_MB": paper[1], "paper_ms": paper[2]}
         rows.append(
-            Row(
+            Measurement(
                 name,
                 seconds=timings[name].seconds,
                 ratio=timings[name].seconds / ours,
@@ -82,3 +90,45 @@ def prepare(
     if warm_up:  # kernels choose their code and reserve their own buffers on first use
         call(torch.randn(2, channels, 16, 16))
     return call
+
+
+def compare_sizes(channels: int, sides: list[int], repeats: int, train: bool) -> list[Measurement]:
+    """One row for each form and each side of a square map."""
+    if len(sides) < 2 or min(sides) < 2:
+        raise OrdnetError(f"a growth needs at least two sides of two or more positions, got {sides}")
+    contestants = {
+        f"{form} {side}x{side}": prepare(form, channels, side, side, train, warm_up=False)
+        for side in sorted(set(sides))
+        for form in FORMS
+        if form == FORMS[0] or 4 * side**4 <= LITERAL_BYTES
+    }
+    timings = interleaved(contestants, repeats)
+    rows = []
+    for name, timing in timings.items():
+        form, size = name.rsplit(" ", 1)
+        ours = timings[f"{FORMS[0]} {size}"].seconds
+        side = int(size.split("x")[0])
+        extra = {"form": form, "positions": side * side}
+        rows.append(Measurement(name, timing.seconds, timing.seconds / ours, timing.spread, extra=extra))
+    return rows
+
+
+def exponents(rows: list[Measurement]) -> dict[str, float]:
+    """The slope of log time over log positions for each form that has two sizes or more."""
+    fitted = {}
+    for form in FORMS:
+        points = [
+            (math.log(row.extra["positions"]), math.log(row.seconds))
+            for row in rows
+            if row.extra["form"] == form and row.seconds
+        ]
+        if len(points) > 1:
+            fitted[form] = _slope(points)
+    return fitted
+
+
+def _slope(points: list[tuple[float, float]]) -> float:
+    """The slope of the least-squares line through the points."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)

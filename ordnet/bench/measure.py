@@ -1,6 +1,6 @@
-"""How we measure: contestants take turns in one run; peak memory comes from a fresh process each.
+"""How every benchmark measures and prints: contestants take turns, peak memory comes from a fresh process each.
 
-What a benchmark prints: one table, and on request the same rows as JSON.
+The result is one table, and on request the same rows as JSON.
 """
 
 import json
@@ -85,12 +85,10 @@ def _status(key: str) -> float:
     raise OrdnetError(f"/proc/self/status has no {key}: peak memory can be measured on Linux only")
 
 
-if __name__ == "__main__":
-    print(_measure_here(sys.argv[1], json.loads(sys.argv[2])))
-
-
 @dataclass(frozen=True)
-class Row:
+class Measurement:
+    """One row of a benchmark's table."""
+
     name: str
     seconds: float | None = None
     ratio: float | None = None
@@ -116,7 +114,7 @@ _COLUMNS = {
 }
 
 
-def show(title: str, rows: list[Row], json_path: Path | None) -> None:
+def show(title: str, rows: list[Measurement], json_path: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -142,3 +140,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+if __name__ == "__main__":
+    print(_measure_here(sys.argv[1], json.loads(sys.argv[2])))

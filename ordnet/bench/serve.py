@@ -17,7 +17,7 @@ from typing import Any
 
 from PIL import Image
 
-from ordnet.bench.measure import Row
+from ordnet.bench.measure import Measurement
 from ordnet.data.pictures import open_rgb
 from ordnet.errors import OrdnetError
 from ordnet.inference.samples import sample_picture
@@ -27,7 +27,7 @@ _TURNS = 20
 """Requests of each kind when nothing else is going on."""
 
 
-def run(model: str, height: int, width: int, clients: int, seconds: float) -> list[Row]:
+def compare_requests(model: str, height: int, width: int, clients: int, seconds: float) -> list[Measurement]:
     """Each kind of request alone, then parses by `clients` at once for `seconds` with health asked all the while."""
     picture = _picture(height, width)
     with progress() as bar, _server(model) as address:
@@ -45,7 +45,7 @@ def run(model: str, height: int, width: int, clients: int, seconds: float) -> li
     return rows
 
 
-def _under_load(address: str, picture: bytes, clients: int, seconds: float) -> list[Row]:
+def _under_load(address: str, picture: bytes, clients: int, seconds: float) -> list[Measurement]:
     """The load comes from a process of its own, so that what measures is not kept waiting by it."""
     command = [sys.executable, "-m", "ordnet.bench.serve", address, str(clients), str(seconds)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
@@ -68,11 +68,11 @@ def _under_load(address: str, picture: bytes, clients: int, seconds: float) -> l
     ]
 
 
-def _row(name: str, taken: list[float], **extra: Any) -> Row:
+def _row(name: str, taken: list[float], **extra: Any) -> Measurement:
     ordered = sorted(taken)
     slow = ordered[int(0.95 * (len(ordered) - 1))]
     figures = {"requests": len(ordered), "p95_ms": 1000 * slow, "worst_ms": 1000 * ordered[-1], **extra}
-    return Row(name, statistics.median(ordered), extra=figures)
+    return Measurement(name, statistics.median(ordered), extra=figures)
 
 
 def _timed(call: Callable[[], object]) -> float:
@@ -89,7 +89,7 @@ def _picture(height: int, width: int) -> bytes:
 
 @contextmanager
 def _server(model: str) -> Iterator[str]:
-    """Its host and port."""
+    """Start a server; its host and port."""
     command = [sys.executable, "-m", "ordnet", "serve", model, "--port", "0"]
     environment = {name: value for name, value in os.environ.items() if name != "ORDNET_TOKEN"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
@@ -108,7 +108,7 @@ def _get(address: str) -> bytes:
 
 
 def _parse(address: str, picture: bytes, number: int) -> bytes:
-    """What comes after the end of a JPEG is ignored, and makes it one that the server does not know yet."""
+    """Upload a picture that the server does not know yet: `number` follows the end of the JPEG, where it is ignored."""
     return _checked(_form(address, "/v1/parse", {"image": picture + number.to_bytes(4, "big")}))
 
 

@@ -25,7 +25,7 @@ from ordnet.commands.train import train
 from ordnet.errors import OrdnetError
 
 OUT_OF_MEMORY = ("out of memory", "allocate memory")
-"""What torch says of a GPU and of the CPU; it has no error of its own for the latter."""
+"""Words in torch's errors about a full GPU and a full main memory; the latter has no error class of its own."""
 
 
 def _say_version(asked: bool) -> None:

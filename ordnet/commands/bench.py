@@ -22,11 +22,11 @@ def block(
     out: Out = None,
 ) -> None:
     """Our block beside the methods of the paper's compute table."""
-    from ordnet.bench import block as bench
+    from ordnet.bench.block import compare
     from ordnet.bench.measure import show
 
     channels, height, width = _size(size)
-    rows = bench.run(channels, height, width, repeats, train)
+    rows = compare(channels, height, width, repeats, train)
     title = f"{'Forward + backward' if train else 'Inference'} on features of {size}"
     show(title, rows, json)
     if out:
@@ -42,7 +42,7 @@ def block(
 
 @app.command()
 def scale(
-    channels: Annotated[int, typer.Option(min=8, help="Of the features.")] = 2048,
+    channels: Annotated[int, typer.Option(min=8, help="Channels of the features.")] = 2048,
     sides: Annotated[str, typer.Option(help="Sides of the square maps.")] = "32,64,128,256",
     repeats: Repeats = 3,
     train: Train = False,
@@ -50,7 +50,7 @@ def scale(
     out: Out = None,
 ) -> None:
     """How time grows with the map: factored and literal form, with the fitted exponent."""
-    from ordnet.bench import scale as bench
+    from ordnet.bench import block as bench
     from ordnet.bench.measure import show
     from ordnet.errors import OrdnetError
 
@@ -58,7 +58,7 @@ def scale(
         parsed = [int(side) for side in sides.split(",")]
     except ValueError:
         raise OrdnetError(f"--sides {sides}: expected numbers with commas between them, such as 32,64,128") from None
-    rows = bench.run(channels, parsed, repeats, train)
+    rows = bench.compare_sizes(channels, parsed, repeats, train)
     fitted = bench.exponents(rows)
     title = f"{'Forward + backward' if train else 'Inference'}, {channels} channels"
     show(title, rows, json)
@@ -81,26 +81,30 @@ def loss(
     json: Json = None,
 ) -> None:
     """The Lovász loss, forward and backward, beside the plain loop over the classes."""
-    from ordnet.bench import loss as bench
     from ordnet.bench.measure import show
+    from ordnet.bench.training import compare_losses
 
     batch, classes, side = _size(size, "BATCHxCLASSESxSIDE, such as 2x150x240")
-    show(f"Lovász-softmax on scores of {batch}x{classes}x{side}x{side}", bench.run(repeats, batch, classes, side), json)
+    show(
+        f"Lovász-softmax on scores of {batch}x{classes}x{side}x{side}",
+        compare_losses(repeats, batch, classes, side),
+        json,
+    )
 
 
 @app.command()
 def loader(
     data: Annotated[str, typer.Option(help="The data set, as NAME:PATH.")],
-    split: Annotated[str, typer.Option(help="Which pictures.")] = "train",
+    split: Annotated[str, typer.Option(help="The split to read.")] = "train",
     crop: Annotated[int, typer.Option(min=1, help="Side of the crops.")] = 224,
     repeats: Repeats = 5,
     json: Json = None,
 ) -> None:
     """Reading and augmenting pictures, beside scaling all of each and then cropping."""
-    from ordnet.bench import loader as bench
     from ordnet.bench.measure import show
+    from ordnet.bench.training import compare_loaders
 
-    show(f"{data} {split}, crops of {crop}", bench.run(data, split=split, crop=crop, repeats=repeats), json)
+    show(f"{data} {split}, crops of {crop}", compare_loaders(data, split=split, crop=crop, repeats=repeats), json)
 
 
 @app.command()
@@ -114,16 +118,10 @@ def model(
 ) -> None:
     """Whole networks: what each kind of context costs on top of the dilated FCN."""
     from ordnet.bench.measure import show
+    from ordnet.bench.networks import compare_runtimes, compare_variants
 
     height, width = _picture_size(size)
-    if onnx:
-        from ordnet.bench import onnx as runtimes
-
-        rows = runtimes.run(backbone, height, width, repeats)
-    else:
-        from ordnet.bench import model as networks
-
-        rows = networks.run(backbone, height, width, repeats)
+    rows = (compare_runtimes if onnx else compare_variants)(backbone, height, width, repeats)
     title = f"Inference with {backbone} on a picture of {height}x{width}"
     show(title, rows, json)
     if out:
@@ -139,17 +137,17 @@ def model(
 @app.command()
 def protocol(
     backbone: Annotated[str, typer.Option(help="One of ordnet.backbones().")] = "resnet50s",
-    classes: Annotated[int, typer.Option(min=1, max=255, help="Of the network.")] = 59,
+    classes: Annotated[int, typer.Option(min=1, max=255, help="Classes of the network.")] = 59,
     size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "375x500",
     repeats: Repeats = 2,
     json: Json = None,
 ) -> None:
     """EncNet's multi-scale windows as we run them, beside one window at a time."""
-    from ordnet.bench import protocol as bench
     from ordnet.bench.measure import show
+    from ordnet.bench.networks import compare_protocols
 
     height, width = _picture_size(size)
-    rows = bench.run(backbone, classes, height, width, repeats)
+    rows = compare_protocols(backbone, classes, height, width, repeats)
     show(f"encnet protocol, {backbone}, {classes} classes, a picture of {height}x{width}", rows, json)
 
 
@@ -162,11 +160,12 @@ def serve(
     json: Json = None,
 ) -> None:
     """The server's answers: parse, attention and health, alone and under load."""
-    from ordnet.bench import serve as bench
     from ordnet.bench.measure import show
+    from ordnet.bench.serve import compare_requests
 
     height, width = _picture_size(size)
-    show(f"ordnet serve {model}, pictures of {height}x{width}", bench.run(model, height, width, clients, seconds), json)
+    rows = compare_requests(model, height, width, clients, seconds)
+    show(f"ordnet serve {model}, pictures of {height}x{width}", rows, json)
 
 
 def _picture_size(text: str) -> tuple[int, int]:

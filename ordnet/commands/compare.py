@@ -31,7 +31,7 @@ def compare(
     data: Annotated[str, typer.Option(metavar="NAME[:PATH]", help="The data set.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The picture to write, .png or .jpg.")],
     n: Annotated[int | None, typer.Option("--n", min=1, max=100, help="Rows; 6, or all there are, without it.")] = None,
-    split: Annotated[str, typer.Option(help="Which pictures.")] = "val",
+    split: Annotated[str, typer.Option(help="The split to choose pictures from.")] = "val",
     pick: Annotated[
         Pick | None,
         typer.Option(

@@ -62,7 +62,7 @@ def _place(word: str) -> tuple[int, int]:
 
 
 def _check(out: Path, numbers: Path) -> None:
-    """Before the network runs."""
+    """Refuse wrong file names before the network runs."""
     if out.suffix.lower() not in _ENDINGS:
         raise OrdnetError(f"--out {out}: expected a file that ends in {', '.join(_ENDINGS)}")
     for path in (out, numbers):
@@ -96,9 +96,11 @@ def _line(known: dict[str, Any]) -> str:
     parts = [f"{known['x']},{known['y']} {known['class']}"]
     for name in ("long", "middle"):
         if known[name]:
-            weight, (x, y) = known[name]["max"], known[name]["strongest"]
-            parts.append(f"{name} range strongest at {x},{y} ({weight:.2g})")
+            weight, (x, y) = known[name]["weight"], known[name]["strongest"]
+            shown = f"{weight:+.2g}" if known["similarity"] == "dot" else f"{weight:.2g}"
+            parts.append(f"{name} range strongest at {x},{y} ({shown})")
     if known["gate"]:
         gate = known["gate"]
-        parts.append(f"gate {gate['here']:.2g} (mean {gate['mean']:.2g}, spread {gate['spread']:.2g})")
+        closed = ", closed: nothing of the long range passes" if gate["closed"] else ""
+        parts.append(f"gate {gate['here']:.2g} (mean {gate['mean']:.2g}, spread {gate['spread']:.2g}){closed}")
     return "; ".join(parts)

@@ -22,7 +22,11 @@ def predict(
     images: Annotated[list[str], typer.Argument(help="Files, folders, or patterns such as 'photos/*.jpg'.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into.")],
     save: Annotated[
-        str, typer.Option(help="Of overlay, labels (class ids), palette (ids with colours), beside; with commas.")
+        str,
+        typer.Option(
+            help="Any of overlay, labels (class ids), palette (ids with colours), beside, probabilities (of all "
+            "classes at every pixel, .npz); with commas."
+        ),
     ] = "overlay,labels,palette",
     strength: Annotated[float, typer.Option(min=0, max=1, help="How much the colours cover of the picture.")] = 0.5,
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet.")] = "whole",
@@ -30,6 +34,14 @@ def predict(
     whole_up_to: Annotated[
         float, typer.Option(min=0, metavar="MEGAPIXELS", help="Larger pictures are streamed through the network.")
     ] = 4,
+    long_side: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PIXELS|own",
+            help="How large the network sees larger pictures; own leaves every picture at its own size. Without it the "
+            "size that the model was trained for.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also what has been done already.")] = False,
 ) -> None:
     """Parse pictures of any size.
@@ -40,11 +52,13 @@ def predict(
     Pictures that cannot be read are named at the end, with exit code 1. With torchrun the processes share the pictures.
     """
     from ordnet.inference.prediction import Prediction
+    from ordnet.inference.scale import parse_long_side
     from ordnet.progress import progress
 
     job = Prediction(
         model, images, out, tuple(word.strip() for word in save.split(",") if word.strip()),
         strength=strength, protocol=protocol, device=_own_device(device), whole_up_to=round(whole_up_to * 1e6),
+        long_side=parse_long_side(long_side),
         rank=int(os.environ.get("RANK", "0")), world=int(os.environ.get("WORLD_SIZE", "1")),
     )  # fmt: skip
     with progress() as bar:
@@ -58,7 +72,7 @@ def predict(
 
 
 def _own_device(device: str | None) -> str | None:
-    """With several processes on one machine each takes its own GPU."""
+    """The GPU of this process, where several run on one machine."""
     import torch
 
     if device in (None, "cuda") and "LOCAL_RANK" in os.environ and torch.cuda.is_available():

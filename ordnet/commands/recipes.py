@@ -34,11 +34,12 @@ def recipes(
         print(f"{recipe.name}: {recipe.about}")
         print(f"    {recipe.command}")
         print(f"    cost: {recipe.cost} · paper: {recipe.paper} · ours: {recipe.ours}")
+    print("\nFILE is the backbone trained on ImageNet (docs/training.md); without it the scores are not reached.")
 
 
 _REMARKS = (
     "* the best of its column",
-    "The backbone starts from ImageNet: add --set model.weights=FILE to a first stage (docs/training.md).",
+    "FILE is the backbone trained on ImageNet (docs/training.md).",
     "Scored is last.safetensors: best.safetensors was chosen by its score on val.",
     "The ablations: ordnet ablate branches|patches|gate|fusion. The compute table: ordnet bench block.",
 )
@@ -86,7 +87,7 @@ def _table(results: "Results") -> "Table":
 
 
 def _figures(results: "Results", row: "Row") -> list[str]:
-    """With a star at the best of several; the others end in its place, so that points stand below points."""
+    """The best of several has a star; the others end in a space, so that decimal points stand below each other."""
     shown = []
     for value, best in zip(row.figures, results.best(), strict=True):
         star = "*" if value == best and len(results.rows) > 1 else " "

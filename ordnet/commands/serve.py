@@ -11,11 +11,13 @@ def serve(
     model: Annotated[str, typer.Argument(help="A shipped model's name, a .safetensors or an .onnx file.")] = "outdoor",
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
-    max_megabytes: Annotated[float, typer.Option(min=0.001, help="Of an uploaded file.")] = 20,
-    max_megapixels: Annotated[float, typer.Option(min=0.001, help="Of a picture.")] = 25,
+    max_megabytes: Annotated[float, typer.Option(min=0.001, help="The largest file that is taken.")] = 20,
+    max_megapixels: Annotated[float, typer.Option(min=0.001, help="The largest picture that is taken.")] = 25,
     queue: Annotated[int, typer.Option(min=0, help="Requests that may wait while one is computed.")] = 16,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Until a request is given up.")] = 120,
-    keep: Annotated[float, typer.Option(min=0, metavar="MEGAPIXELS", help="Of the last parses, for clicks.")] = 25,
+    keep: Annotated[
+        float, typer.Option(min=0, metavar="MEGAPIXELS", help="How much of the last parses is kept, for clicks.")
+    ] = 25,
     token: Annotated[
         str | None, typer.Option(envvar="ORDNET_TOKEN", help="Ask for this as a bearer token under /v1/.")
     ] = None,

@@ -7,7 +7,7 @@ import typer
 
 
 def submit(
-    server: Annotated[str, typer.Argument(metavar="ade20k|voc", help="Whose server.")],
+    server: Annotated[str, typer.Argument(metavar="ade20k|voc", help="The benchmark whose server it is for.")],
     model: Annotated[str, typer.Argument(help="A checkpoint (.safetensors) or the name of a shipped model.")],
     data: Annotated[str, typer.Option(help="The data set with its test pictures, as ade20k:PATH or voc:PATH.")],
     out: Annotated[Path, typer.Option(metavar="FILE.zip", help="The file to upload.")],

@@ -58,3 +58,24 @@ def size_advice(image: tuple[int, int], label: tuple[int, ...]) -> str:
 def notes_of(dataset: Dataset) -> tuple[str, ...]:
     """What a user should be told about how the data set was read, if there is anything."""
     return getattr(dataset, "notes", ())
+
+
+class Spread:
+    """`count` samples of a split, evenly spread over its first `of` (over all of it without that)."""
+
+    def __init__(self, dataset: Dataset, count: int, of: int | None = None) -> None:
+        self._dataset = dataset
+        of = min(of or len(dataset.ids), len(dataset.ids))
+        self._indices = np.unique(np.linspace(0, of - 1, min(count, of)).round().astype(int))
+        self.name, self.split, self.classes, self.rule = dataset.name, dataset.split, dataset.classes, dataset.rule
+        self.ids: Sequence[str] = [dataset.ids[index] for index in self._indices]
+        self.notes = notes_of(dataset)
+
+    def image(self, index: int) -> Image.Image:
+        return self._dataset.image(int(self._indices[index]))
+
+    def label(self, index: int) -> np.ndarray:
+        return self._dataset.label(int(self._indices[index]))
+
+    def files(self, index: int) -> tuple[str, str]:
+        return self._dataset.files(int(self._indices[index]))

@@ -1,11 +1,12 @@
-"""Several models on the same pictures: which pictures, what each model makes of them, how right it is.
+"""Several models on the same pictures, and the paper's figure of results made of them.
 
-The paper's figure of results: a row per picture, its truth, each model's parse, and on request Attn_g.
+`Comparison` chooses the pictures and says what each model makes of them; `draw` gives the figure: a row per picture
+with its truth, each model's parse, and on request the gate Attn_g.
 """
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,16 +22,14 @@ from ordnet.inference.explain import Explainer
 from ordnet.inference.onnx.parser import OnnxParser
 from ordnet.inference.parser import Parser, load
 from ordnet.picture.attention_map import tinted
-from ordnet.picture.grid import Bar, Cell, Size, cell_size, fitted, grid
+from ordnet.picture.grid import Cell, ScaleBar, Size, cell_size, fitted, grid
 from ordnet.picture.overlay import Colour, overlay
+from ordnet.progress import OnProgress
 
 PICKS = ("even", "worst", "difference")
 """How pictures are chosen: evenly spread over the split; where the models are wrong most; where they differ most."""
 MOST_RANKED = 500
 """Pictures that are parsed to find the worst or the most different ones; of a larger split, evenly spread ones."""
-
-Progress = Callable[[int, int], object]
-"""Receives how many pictures are done, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Comparison:
                 )
         return [places[key] for key in dict.fromkeys(ids)]
 
-    def pick(self, how: str, count: int, progress: Progress = lambda done, total: None) -> list[int]:
+    def pick(self, how: str, count: int, progress: OnProgress = lambda done, total: None) -> list[int]:
         """Places of `count` pictures: `even` in their order, the others with the most striking first.
 
         `worst` goes by the models' mean pixel accuracy, `difference` by the distance between the best and the worst
@@ -153,7 +152,7 @@ _GATE_COLUMN = 1
 
 
 @dataclass(frozen=True)
-class _Row:
+class _DrawnRow:
     """What is kept of a compared picture: little, whatever its size."""
 
     cells: list[Cell]
@@ -168,7 +167,7 @@ def draw(
     strength: float = 0.6,
     gate: bool = False,
     note: str = "",
-    progress: Progress = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
 ) -> Image.Image:
     """The pictures at the places `chosen`, in that order.
 
@@ -187,7 +186,7 @@ def draw(
     return grid([row.cells for row in rows], columns, cell[0], key, note, bar)
 
 
-def _row(comparison: Comparison, seen: Compared, cell: Size, strength: float, gate: bool) -> _Row:
+def _row(comparison: Comparison, seen: Compared, cell: Size, strength: float, gate: bool) -> _DrawnRow:
     photo, truth, *results = (fitted(array, cell) for array in (seen.pixels, seen.truth, *seen.results))
     colours = comparison.dataset.classes.colours
     cells = [Cell(photo, seen.id, strong=False), Cell(overlay(photo, truth, colours, strength))]
@@ -197,16 +196,16 @@ def _row(comparison: Comparison, seen: Compared, cell: Size, strength: float, ga
         cells.append(Cell(overlay(photo, labels, colours, strength), figure, strong=figure == best))
     present = {int(class_id) for array in (seen.truth, *seen.results) for class_id in np.unique(array)}
     values = comparison.gate(seen.pixels, *photo.shape[:2]) if gate else None
-    return _Row(cells, values, photo, present)
+    return _DrawnRow(cells, values, photo, present)
 
 
-def _add_gates(rows: Sequence[_Row]) -> Bar:
+def _add_gates(rows: Sequence[_DrawnRow]) -> ScaleBar:
     """Insert the column of Attn_g, drawn on the scale from the least to the largest value of all rows."""
     maps = [row.gate for row in rows if row.gate is not None]
     low, high = min(float(values.min()) for values in maps), max(float(values.max()) for values in maps)
     for row, values in zip(rows, maps, strict=True):
         row.cells.insert(_GATE_COLUMN, Cell(tinted(row.photo, values, low, high)))
-    return Bar(_GATE_COLUMN, low, high)
+    return ScaleBar(_GATE_COLUMN, low, high)
 
 
 def _key(comparison: Comparison, present: set[int]) -> list[tuple[str, Colour | None]]:

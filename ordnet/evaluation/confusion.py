@@ -69,8 +69,32 @@ class Confusion:
         """(K,) part of each class's own pixels that is right, 0 to 1; NaN for a class that the truth does not have."""
         return _ratio(np.diagonal(self.matrix), self.matrix.sum(1))
 
+    def precision(self) -> NDArray[np.float64]:
+        """(K,) part of the pixels given to a class that are its own, 0 to 1; NaN for a class never predicted."""
+        return _ratio(np.diagonal(self.matrix), self.matrix.sum(0))
+
+    def recall(self) -> NDArray[np.float64]:
+        """(K,) another name for `accuracy`."""
+        return self.accuracy()
+
+    def f1(self) -> NDArray[np.float64]:
+        """(K,) harmonic mean of precision and recall, also called Dice: 2 IoU / (1 + IoU), and NaN where IoU is."""
+        iou = self.iou()
+        return 2 * iou / (1 + iou)
+
+    def in_truth(self) -> NDArray[np.bool_]:
+        """(K,) whether the truth has any pixel of the class."""
+        return self.matrix.sum(1) > 0
+
+    def predicted(self) -> NDArray[np.bool_]:
+        """(K,) whether any pixel that counts was given to the class."""
+        return self.matrix.sum(0) > 0
+
     def miou(self, absent_as_zero: bool = False) -> float:
-        """Mean IoU over the classes that occur. EncNet's rule counts the others too, as 0. NaN if nothing was added."""
+        """Mean IoU over the classes that occur, in the truth or among the predictions. NaN if nothing was added.
+
+        ADE20K's and EncNet's rule is `absent_as_zero`: the others count too, as 0.
+        """
         iou = self.iou()
         return _mean(np.nan_to_num(iou) if absent_as_zero and self.matrix.any() else iou)
 
@@ -117,7 +141,7 @@ def pascal_context_figures(confusion: Confusion, background: int = 0) -> dict[st
 
 
 def _bytes(values: Any, what: str) -> NDArray[np.uint8]:
-    """As uint8, from an array or a tensor on any device; a value that does not fit is an error, never wrapped round."""
+    """An array or a tensor on any device as uint8; a value that does not fit is an error, never wrapped round."""
     array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.dtype == np.uint8:
         return array

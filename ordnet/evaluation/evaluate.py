@@ -1,11 +1,15 @@
-"""The pictures a network parses best and worst, picked out while all of them go by.
+"""Scores of a model on a data set: one confusion matrix, and every figure that derives from it, with its protocol.
 
-A network and a data set → one confusion matrix and every figure that derives from it, with its protocol.
+`evaluate` takes a model file, alone or under torchrun; `evaluate_network` a network and an opened data set. Both go
+through the pictures one by one; `BestAndWorst` keeps the most telling of them on the way.
 """
 
 import math
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,19 +17,255 @@ import torch
 from PIL import Image
 from torch import distributed
 
+from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
 from ordnet.data.labels import IGNORE, Classes
 from ordnet.data.loader import examples
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
+from ordnet.inference.onnx.parser import OnnxParser
+from ordnet.inference.parser import Parser, find, find_device, load
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import Protocol
+from ordnet.inference.scale import LARGER, LongSide, fitted, long_side_of
+from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.model.pixels import normalise
+from ordnet.progress import OnProgress
 
 _SIDE = 640
 """Kept pictures are made this small, so that a few of them take little memory."""
+
+
+Label = Callable[[torch.Tensor], np.ndarray]
+"""Turns a picture (1, 3, H, W) uint8 into class ids (H, W)."""
+Look = Callable[[int, np.ndarray, np.ndarray, np.ndarray], object]
+"""Is shown one picture: its place in the data set, the picture (H, W, 3) uint8, its true and its parsed class ids."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model scored on one split."""
+
+    confusion: Confusion
+    classes: Classes
+    data: str
+    split: str
+    protocol: str
+    images: int
+    details: dict[str, Any] = field(default_factory=dict)
+    """The protocol's own settings: scales, and for `encnet` the base size and the crop."""
+    broken: list[str] = field(default_factory=list)
+
+    @property
+    def miou(self) -> float:
+        return self.confusion.miou()
+
+    @property
+    def pixel_accuracy(self) -> float:
+        return self.confusion.pixel_accuracy()
+
+    def figures(self) -> dict[str, Any]:
+        """Everything as plain values; a class that does not occur has no IoU."""
+        confusion = self.confusion
+        occurs, predicted = confusion.in_truth(), confusion.predicted()
+        figures: dict[str, Any] = {
+            "data": self.data,
+            "split": self.split,
+            "protocol": self.protocol,
+            **self.details,
+            "images": self.images,
+            "miou": _plain(self.miou),
+            # how many classes that is the mean of: those in the truth or among the predictions
+            "miou_classes": int((occurs | predicted).sum()),
+            "absent_classes": self._named(~occurs),
+            "never_predicted": self._named(occurs & ~predicted),
+            "pixel_accuracy": _plain(self.pixel_accuracy),
+            "mean_accuracy": _plain(confusion.mean_accuracy()),
+            "final_score": _plain(confusion.final_score()),
+            "miou_absent_as_zero": _plain(confusion.miou(absent_as_zero=True)),
+            "per_class_iou": self._by_class(confusion.iou()),
+            "per_class_precision": self._by_class(confusion.precision()),
+            "per_class_recall": self._by_class(confusion.recall()),
+            "per_class_f1": self._by_class(confusion.f1()),
+        }
+        if self.classes.ranges:
+            by_range = self.confusion.miou_by(self.classes.ranges)
+            figures["miou_by_range"] = {name: _plain(value) for name, value in by_range.items()}
+        if self.data.startswith("pascal-context"):
+            figures |= {name: _plain(value) for name, value in pascal_context_figures(self.confusion).items()}
+        if self.broken:
+            figures["broken"] = self.broken
+        return figures
+
+    def _by_class(self, values: np.ndarray) -> dict[str, float | None]:
+        return {name: _plain(value) for name, value in zip(self.classes.names, values, strict=True)}
+
+    def _named(self, chosen: np.ndarray) -> list[str]:
+        return [name for name, is_chosen in zip(self.classes.names, chosen, strict=True) if is_chosen]
+
+
+def evaluate(
+    model: str | Path,
+    data: str,
+    split: str = "val",
+    protocol: str = "whole",
+    *,
+    skip_broken: bool = False,
+    device: str | None = None,
+    long_side: LongSide = None,
+    without: str | None = None,
+    progress: OnProgress = lambda done, total: None,
+) -> Evaluation:
+    """Scores of a model file on a split; under torchrun every process gets the whole result.
+
+    `model` is a checkpoint, an exported .onnx file or a shipped name. `device` is cpu, cuda, cuda:1, mps; without it a
+    GPU where there is one. Pictures much larger than those the model was trained on are seen at that scale, or at
+    another `long_side`, or at their own size ("own"). `without` switches a part of the block off (middle, long, gate or
+    block), to see what it is worth. `progress` hears how many pictures of this process's share are done, and of how
+    many.
+    """
+    if not isinstance(model, str | Path):
+        raise OrdnetError(
+            f"evaluate takes a model's file or name, not a {type(model).__name__}: "
+            'ordnet.evaluate("runs/mine/best.safetensors", "folder:street")'
+        )
+    how = protocols.protocol(protocol)  # a wrong name is refused before anything is read
+    on = _own_device(device)
+    file = find(model)
+    label: Label
+    if file.suffix == ".onnx":
+        if without:
+            raise OrdnetError("an ONNX model cannot be taken apart; use the checkpoint for --without")
+        parser = load(file, device=device, protocol=protocol, long_side=long_side)
+        classes, label = parser.classes, partial(_parsed, parser)
+    else:
+        loaded = checkpoint.load(file)
+        classes, how = loaded.classes, protocols.protocol_of(protocol, loaded.about)
+        if without:
+            loaded.net.block = loaded.net.block.without(without)
+        label = _labeller(loaded.net.to(on), how, on, long_side_of(long_side, loaded.about))
+    dataset = open_dataset(data, split)
+    refuse_other_classes(classes, dataset.classes.names)
+    started = _join_processes()
+    try:
+        share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
+        found = _evaluate(
+            label, dataset, how, on, progress=lambda done: progress(done, share), skip_broken=skip_broken,
+        )  # fmt: skip
+        return replace(found, details={**found.details, "without": without}) if without else found
+    finally:
+        if started:
+            distributed.destroy_process_group()
+
+
+def evaluate_network(
+    net: Network,
+    dataset: Dataset,
+    protocol: Protocol | str = "whole",
+    *,
+    device: torch.device | None = None,
+    workers: int = 0,
+    progress: Callable[[int], object] = lambda done: None,
+    skip_broken: bool = False,
+    look: Look | None = None,
+    long_side: int | None = None,
+) -> Evaluation:
+    """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
+
+    `look` is shown every picture of this process's share. Pictures much larger than `long_side` are seen smaller.
+    """
+    if net.classes != len(dataset.classes):
+        raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
+    how = Protocol(protocol) if isinstance(protocol, str) else protocol
+    return _evaluate(_labeller(net, how, device, long_side), dataset, how, device, workers, progress, skip_broken, look)
+
+
+def _labeller(net: Network, protocol: Protocol, device: torch.device | None, long_side: int | None) -> Label:
+    ready = for_inference(net, device)
+    if protocol.name == "encnet":
+        long_side = None  # it has a base size of its own
+
+    def label(image: torch.Tensor) -> np.ndarray:
+        """A picture (1, 3, H, W) uint8 → class ids (H, W)."""
+        height, width = image.shape[2:]
+        if long_side is not None and max(height, width) > LARGER * long_side:
+            copy = fitted(image[0].permute(1, 2, 0).numpy(), long_side)
+            image = torch.from_numpy(copy.transpose(2, 0, 1)[None].copy())
+        return protocols.labels(ready, normalise(image.to(device)), protocol, size=(height, width))
+
+    return label
+
+
+def _parsed(parser: Parser | OnnxParser, image: torch.Tensor) -> np.ndarray:
+    return parser(image[0].permute(1, 2, 0).contiguous().numpy()).labels
+
+
+def _evaluate(
+    label: Label,
+    dataset: Dataset,
+    protocol: Protocol,
+    device: torch.device | None = None,
+    workers: int = 0,
+    progress: Callable[[int], object] = lambda done: None,
+    skip_broken: bool = False,
+    look: Look | None = None,
+) -> Evaluation:
+    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    confusion = Confusion(len(dataset.classes))
+    broken: list[str] = []
+    done = 0
+    with torch.inference_mode():
+        for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
+            labels = label(example.image)
+            confusion.add(example.label[0], labels)
+            if look:
+                look(example.index, example.image[0].permute(1, 2, 0).numpy(), example.label[0].numpy(), labels)
+            done += 1
+            progress(done)
+    return Evaluation(
+        Confusion(len(dataset.classes), summed(confusion.matrix, device)),
+        dataset.classes, dataset.name, dataset.split, protocol.name,
+        int(summed(np.array([done]), device)[0]), protocol.details(), broken,
+    )  # fmt: skip
+
+
+def _own_device(name: str | None) -> torch.device | None:
+    """The device that was asked for; without a name this process's GPU, or None for the CPU."""
+    if name is not None:
+        return find_device(name)
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
+
+
+def _join_processes() -> bool:
+    """Under torchrun, join the other processes; whether there are any."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
+        return False
+    distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return True
+
+
+def summed(matrix: Any, device: torch.device | None) -> Any:
+    """The matrix added up over all processes."""
+    if not distributed.is_initialized():
+        return matrix
+    total = torch.from_numpy(matrix).to(device)
+    distributed.all_reduce(total)
+    return total.cpu().numpy()
+
+
+def refuse_other_classes(model: Sequence[str], data: Sequence[str]) -> None:
+    """A model's answers mean nothing on a data set with other classes."""
+    if tuple(model) != tuple(data):
+        raise OrdnetError(
+            f"the model and the data set have different classes.\n"
+            f"  model ({len(model)}): {', '.join(model)}\n  data  ({len(data)}): {', '.join(data)}"
+        )
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
 
 
 @dataclass(frozen=True)
@@ -33,7 +273,7 @@ class Seen:
     """One picture with its truth and its parse, small enough to be kept."""
 
     index: int
-    """Its place in the data set."""
+    """The picture's place in the data set."""
     accuracy: float
     """Share of its pixels that are right, of those that count."""
     mistake: tuple[int, int, float] | None
@@ -43,13 +283,13 @@ class Seen:
     labels: np.ndarray
 
 
-class Extremes:
-    """Keeps the `count` pictures of the highest and of the lowest pixel accuracy."""
+class BestAndWorst:
+    """Keeps the `count` pictures with the highest pixel accuracy and the `count` with the lowest as they go by."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.seen = 0
-        """Pictures that had pixels that count."""
+        """How many pictures had any pixel that counts."""
         self._kept: list[Seen] = []
 
     def add(self, index: int, image: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> None:
@@ -100,114 +340,3 @@ def _small(array: np.ndarray) -> np.ndarray:
     size = max(1, round(width * factor)), max(1, round(height * factor))
     how = Image.Resampling.BOX if array.ndim == 3 else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(array).resize(size, how))
-
-
-Look = Callable[[int, np.ndarray, np.ndarray, np.ndarray], object]
-"""Hears of one picture: its place in the data set, the picture (H, W, 3) uint8, its true and its parsed class ids."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    confusion: Confusion
-    classes: Classes
-    data: str
-    split: str
-    protocol: str
-    images: int
-    details: dict[str, Any] = field(default_factory=dict)
-    """The protocol's own settings: scales, and for `encnet` the base size and the crop."""
-    broken: list[str] = field(default_factory=list)
-
-    @property
-    def miou(self) -> float:
-        return self.confusion.miou()
-
-    @property
-    def pixel_accuracy(self) -> float:
-        return self.confusion.pixel_accuracy()
-
-    def figures(self) -> dict[str, Any]:
-        """Everything as plain values; a class that does not occur has no IoU."""
-        iou = self.confusion.iou()
-        figures: dict[str, Any] = {
-            "data": self.data,
-            "split": self.split,
-            "protocol": self.protocol,
-            **self.details,
-            "images": self.images,
-            "miou": _plain(self.miou),
-            "pixel_accuracy": _plain(self.pixel_accuracy),
-            "mean_accuracy": _plain(self.confusion.mean_accuracy()),
-            "final_score": _plain(self.confusion.final_score()),
-            "miou_absent_as_zero": _plain(self.confusion.miou(absent_as_zero=True)),
-            "per_class_iou": {name: _plain(v) for name, v in zip(self.classes.names, iou, strict=True)},
-        }
-        if self.classes.ranges:
-            by_range = self.confusion.miou_by(self.classes.ranges)
-            figures["miou_by_range"] = {name: _plain(value) for name, value in by_range.items()}
-        if self.data.startswith("pascal-context"):
-            figures |= {name: _plain(value) for name, value in pascal_context_figures(self.confusion).items()}
-        if self.broken:
-            figures["broken"] = self.broken
-        return figures
-
-
-def evaluate(
-    net: Network,
-    dataset: Dataset,
-    protocol: Protocol | str = "whole",
-    *,
-    device: torch.device | None = None,
-    workers: int = 0,
-    progress: Callable[[int], object] = lambda done: None,
-    skip_broken: bool = False,
-    look: Look | None = None,
-) -> Evaluation:
-    """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
-
-    `look` is shown every picture of this process's share.
-    """
-    if net.classes != len(dataset.classes):
-        raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
-    rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
-    how = Protocol(protocol) if isinstance(protocol, str) else protocol
-    confusion = Confusion(net.classes)
-    broken: list[str] = []
-    ready = for_inference(net, device)
-    done = 0
-    with torch.inference_mode():
-        for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
-            image = normalise(example.image.to(device))
-            labels = protocols.labels(ready, image, how)
-            confusion.add(example.label[0], labels)
-            if look:
-                look(example.index, example.image[0].permute(1, 2, 0).numpy(), example.label[0].numpy(), labels)
-            done += 1
-            progress(done)
-    return Evaluation(
-        Confusion(net.classes, summed(confusion.matrix, device)),
-        dataset.classes, dataset.name, dataset.split, how.name,
-        int(summed(np.array([done]), device)[0]), how.details(), broken,
-    )  # fmt: skip
-
-
-def summed(matrix: Any, device: torch.device | None) -> Any:
-    """The matrix added up over all processes."""
-    if not distributed.is_initialized():
-        return matrix
-    total = torch.from_numpy(matrix).to(device)
-    distributed.all_reduce(total)
-    return total.cpu().numpy()
-
-
-def refuse_other_classes(model: Sequence[str], data: Sequence[str]) -> None:
-    """A model's answers mean nothing on a data set with other classes."""
-    if tuple(model) != tuple(data):
-        raise OrdnetError(
-            f"the model and the data set have different classes.\n"
-            f"  model ({len(model)}): {', '.join(model)}\n  data  ({len(data)}): {', '.join(data)}"
-        )
-
-
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)

@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ordnet.inference.parser import find
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 from ordnet.model.pixels import normalise
+from ordnet.progress import OnProgress
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def submit(
     data: str,
     out: Path,
     protocol: str = "encnet",
-    progress: Callable[[int, int], object] = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
 ) -> int:
     """Parse the test split into `out` and check it by reading it back; the number of pictures."""
     if server not in SERVERS:

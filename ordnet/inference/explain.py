@@ -16,15 +16,29 @@ from torch import Tensor
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.map_geometry import Places
+from ordnet.inference.scale import fitted
 from ordnet.model.middle_range import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows
 from ordnet.model.pixels import padded, to_input
-from ordnet.picture.attention_map import LIGHT, SHARES, SIGNED, Box, HeatMap, Row, Scale, attention_figure, number
+from ordnet.picture.attention_map import (
+    LIGHT,
+    SHARES,
+    SIGNED,
+    AttentionRow,
+    Box,
+    HeatMap,
+    Scale,
+    attention_figure,
+    number,
+)
 from ordnet.picture.overlay import Colour
 
-_LEAST_GATE = 0.02
-"""Differences of a gate smaller than this are not blown up to all colours."""
+_LEAST_GATE = 0.2
+"""A sigmoid gate's colours cover at least this much of 0 to 1: a closed gate must not look like a half open one."""
+CLOSED = 0.01
+"""A gate that lets through less than this share is called closed. Shares of a softmax gate are relative to 1 / N."""
+CLOSED_WORDS = "closed: nothing of this passes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +77,38 @@ class Attention:
     def class_here(self) -> str | None:
         return None if self.labels is None else self.classes[self.labels[self.y, self.x]]
 
+    @property
+    def closed(self) -> bool:
+        """Whether the gate lets next to nothing of the long range through at this position."""
+        if self.gate is None or self.gate_here is None:
+            return False
+        return self.gate_here * (1 if self.gate_norm == "sigmoid" else self.gate.size) < CLOSED
+
+    def strongest(self, weights: np.ndarray) -> tuple[int, int, float]:
+        """x and y of the pixel that gets the weight (h, w) of the largest magnitude, and that weight with its sign."""
+        row, column = np.unravel_index(np.nanargmax(np.abs(weights)), weights.shape)
+        return *self.places.pixel(int(row), int(column)), float(weights[row, column])
+
+    def weight_range(self, weights: np.ndarray) -> tuple[float, float]:
+        """The least and the largest number to draw; zero is always among them."""
+        return min(0.0, float(np.nanmin(weights))), max(0.0, float(np.nanmax(weights)))
+
+    def gate_range(self) -> tuple[float, float]:
+        """The least and the largest number to draw of the gate.
+
+        A sigmoid gate that hardly changes is drawn on a small part of 0 to 1, but never on less than _LEAST_GATE of it:
+        closed stays dark, open stays bright.
+        """
+        assert self.gate is not None
+        low, high = float(self.gate.min()), float(self.gate.max())
+        if self.gate_norm != "sigmoid":
+            return 0.0, high
+        missing = max(0.0, _LEAST_GATE - (high - low))
+        low = min(max(0.0, low - missing / 2), 1 - _LEAST_GATE)
+        return low, max(high, low + _LEAST_GATE)
+
     def figures(self) -> dict[str, Any]:
-        """Plain numbers, as JSON has them. `strongest` is the pixel in the middle of the largest weight."""
+        """Plain numbers, as JSON has them. `strongest` is the pixel whose `weight` has the largest magnitude."""
         height, width = self.pixels.shape[:2]
         return {
             "x": self.x,
@@ -79,18 +123,19 @@ class Attention:
             "middle": None if self.middle is None else {"patch": list(self.patch or ()), **self._weights(self.middle)},
             "gate": None
             if self.gate is None
-            else {"norm": self.gate_norm, "here": self.gate_here, **_summary(self.gate)},
+            else {"norm": self.gate_norm, "here": self.gate_here, "closed": self.closed, **_summary(self.gate)},
         }
 
     def draw(self) -> Image.Image:
         """The picture with the position marked, its long and middle range, the gate and the parse, side by side."""
         return attention_figure([self.row()])
 
-    def row(self) -> Row:
+    def row(self) -> AttentionRow:
         """What `attention_figure` draws of this position; rows of several positions may stand below each other."""
         maps = []
         if self.long is not None:
-            maps.append(self._heat(self.long, "long range", "attention over the whole map"))
+            stamp = CLOSED_WORDS if self.closed else ""
+            maps.append(self._heat(self.long, "long range", "attention over the whole map", stamp=stamp))
         if self.middle is not None:
             maps.append(self._heat(self.middle, "middle range", "attention within its patch", self.patch))
         if self.gate is not None:
@@ -98,36 +143,35 @@ class Attention:
         notes = [f"x {self.x}, y {self.y}"]
         if self.scale < 1:
             notes.append(f"seen at {self.scale:.0%} of its size")
-        return Row(self.pixels, self.x, self.y, maps, notes, self.labels, self.classes, self.colours)
+        return AttentionRow(self.pixels, self.x, self.y, maps, notes, self.labels, self.classes, self.colours)
 
     def _weights(self, weights: np.ndarray) -> dict[str, Any]:
-        row, column = np.unravel_index(np.nanargmax(weights), weights.shape)
         low, mean, high = float(np.nanmin(weights)), float(np.nanmean(weights)), float(np.nanmax(weights))
-        return {"min": low, "mean": mean, "max": high, "strongest": list(self.places.pixel(int(row), int(column)))}
+        x, y, weight = self.strongest(weights)
+        return {"min": low, "mean": mean, "max": high, "strongest": [x, y], "weight": weight}
 
-    def _heat(self, weights: np.ndarray, title: str, subtitle: str, box: Box | None = None) -> HeatMap:
-        top = float(np.nanmax(np.abs(weights)))
+    def _heat(self, weights: np.ndarray, title: str, subtitle: str, box: Box | None = None, stamp: str = "") -> HeatMap:
+        low, high = self.weight_range(weights)
+        x, y, weight = self.strongest(weights)
         if self.similarity == "dot":
-            scale, note = Scale(SIGNED, -top, top, -top, top), "red adds, blue takes away"
+            # zero is neutral, so the colours reach as far on both sides; the bar shows the part of them that occurs
+            top = max(-low, high)
+            scale, meaning = Scale(SIGNED, -top, top, low, high), "red adds, blue takes away"
         else:
-            scale, note = Scale(SHARES, 0, top, 0, top), "shares that sum to 1"
-        return HeatMap(title, subtitle, partial(self.places.sample, weights), scale, [note], box)
+            scale, meaning = Scale(SHARES, 0, high, 0, high), "shares that sum to 1"
+        notes = [meaning, f"strongest {signed(weight, self.similarity)} at x {x}, y {y}"]
+        return HeatMap(title, subtitle, partial(self.places.sample, weights), scale, notes, box, stamp)
 
     def _gate_heat(self, gate: np.ndarray) -> HeatMap:
-        """A sigmoid gate is shown on its scale of 0 to 1; the colours change where the gate is, so that a gate that
-        hardly changes can be seen, and seen to be one."""
         known = _summary(gate)
-        low, high = known["min"], known["max"]
-        if self.gate_norm == "sigmoid":
-            middle, reach = (low + high) / 2, max(high - low, _LEAST_GATE) / 2
-            scale = Scale(LIGHT, middle - reach, middle + reach, 0, 1)
-        else:
-            scale = Scale(LIGHT, 0, high, 0, high)
+        low, high = self.gate_range()
+        here = "closed here" if self.closed else "here"
         notes = [
-            f"here {number(self.gate_here or 0.0)}, mean {number(known['mean'])}",
-            f"spread {number(known['spread'])}, from {number(low)} to {number(high)}",
+            f"{here}: {number(self.gate_here or 0.0)}, mean {number(known['mean'])}",
+            f"spread {number(known['spread'])}, from {number(known['min'])} to {number(known['max'])}",
         ]
         subtitle = "what the long range is multiplied with"
+        scale = Scale(LIGHT, low, high, low, high)
         return HeatMap("gate", subtitle, partial(self.places.sample, gate), scale, notes)
 
 
@@ -138,18 +182,24 @@ class Explainer:
     """
 
     def __init__(
-        self, net: Network, pixels: np.ndarray, whole_up_to: int | None = None, features: Tensor | None = None
+        self,
+        net: Network,
+        pixels: np.ndarray,
+        whole_up_to: int | None = None,
+        long_side: int | None = None,
+        features: Tensor | None = None,
     ) -> None:
-        """`pixels` upright RGB (H, W, 3) uint8. A picture of more than `whole_up_to` pixels is made smaller first:
-        positions are given in its own pixels all the same, and the result's `scale` says how much smaller.
+        """`pixels` upright RGB (H, W, 3) uint8. A picture much larger than `long_side`, or of more than `whole_up_to`
+        pixels, is made smaller first: positions are given in its own pixels all the same, and the result's `scale` says
+        how much smaller.
 
-        `features` (1, C, h, w) is the block's input, where a pass over the whole picture has been made already.
+        `features` (1, C, h, w) is the block's input, where a pass over the picture has been made already.
         """
         reason = why_not(net)
         if reason:
             raise OrdnetError(reason)
         self.pixels = pixels
-        copy = _reduced(pixels, whole_up_to, net.least_side)
+        copy = _reduced(fitted(pixels, long_side), whole_up_to, net.least_side)
         self.scale = (copy[..., 0].size / pixels[..., 0].size) ** 0.5
         ready = padded(copy, net.least_side)
         with torch.inference_mode():
@@ -230,6 +280,11 @@ def _branch(rows: Rows | None) -> _Branch | None:
 
 def _array(x: Tensor) -> np.ndarray:
     return x.float().contiguous().cpu().numpy()
+
+
+def signed(weight: float, similarity: str) -> str:
+    """A weight in short; dot-product weights always show their sign."""
+    return f"+{number(weight)}" if similarity == "dot" and weight > 0 else number(weight)
 
 
 def _summary(gate: np.ndarray) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """What a parser says about one picture, and how it is kept in files."""
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from PIL import Image
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.explain import Attention, Explainer
+from ordnet.picture import page
 from ordnet.picture.grid import contact_sheet
 from ordnet.picture.lettering import write_names
 from ordnet.picture.overlay import Colour, overlay
@@ -20,6 +22,10 @@ from ordnet.picture.overlay import Colour, overlay
 PICTURES = ("overlay", "labels", "palette", "beside")
 """What `Parse.save` can draw: the picture with the classes over it; class ids as grey values; class ids with the
 classes' colours as palette; the picture and the overlay beside each other, with a legend."""
+FORMS = (*PICTURES, "probabilities")
+"""What `Parse.save` can write: the pictures, and the probability of every class at every pixel as an .npz file."""
+_BAND = 256
+"""Rows of a picture that are worked on at once."""
 _BESIDE = 900
 """The longest side of the two pictures of `beside`, in pixels."""
 
@@ -44,6 +50,21 @@ class Parse:
     confidence: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The probability of each pixel's class (H, W) float16 in 0..1, where the parser was asked for it."""
     compute_explainer: Callable[[], Explainer] = field(default=_unknown_attention, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        height, width = self.labels.shape
+        largest = ", ".join(f"{name} {share:.0%}" for name, share in list(self.areas().items())[:3])
+        return f"<Parse of {self.name}, {width} x {height} px: {largest}>"
+
+    def _repr_png_(self) -> bytes:
+        """How notebooks show a parse that is a cell's last line."""
+        content = io.BytesIO()
+        self.beside().save(content, "PNG", compress_level=3)
+        return content.getvalue()
+
+    def _repr_html_(self) -> str:
+        picture = page.figure(self.beside(), repr(self).strip("<>"))
+        return f'<div style="max-width: {2 * _BESIDE}px">{picture.replace("<img ", "<img style=max-width:100% ")}</div>'
 
     @property
     def image(self) -> Image.Image:
@@ -70,6 +91,20 @@ class Parse:
     def scores(self) -> np.ndarray:
         """The network's scores (K, H, W) float32. They are not kept: this runs the network once more."""
         return self.compute_scores()
+
+    def probabilities(self) -> np.ndarray:
+        """The probability of every class at every pixel (K, H, W) float16, 0..1, from one pass at the picture's size.
+
+        They are not kept: this runs the network once more.
+        """
+        scores = self.scores()
+        # in bands of rows: the steps of a softmax in float32 take several times the scores' memory
+        result = np.empty(scores.shape, np.float16)
+        for top in range(0, scores.shape[1], _BAND):
+            band = scores[:, top : top + _BAND]
+            powers = np.exp(band - band.max(axis=0))
+            result[:, top : top + _BAND] = powers / powers.sum(axis=0)
+        return result
 
     def attention(self, x: int, y: int) -> Attention:
         """What the position of pixel (x, y) attends to, and its gate.
@@ -102,16 +137,19 @@ class Parse:
         strength: float = 0.5,
         about: dict[str, Any] | None = None,
     ) -> list[Path]:
-        """Write STEM.overlay.png and so on for each of `pictures` (of PICTURES), and STEM.json with the areas.
+        """Write STEM.overlay.png and so on for each of `pictures` (of FORMS), and STEM.json with the areas.
 
-        The JSON comes last: where it stands, the pictures are complete. `about` is added to it.
+        The JSON comes last: where it stands, the others are complete. `about` is added to it.
         """
-        unknown = [what for what in pictures if what not in PICTURES]
+        unknown = [what for what in pictures if what not in FORMS]
         if unknown:
-            raise OrdnetError(f"a parse cannot be saved as {unknown[0]!r}; choose of {', '.join(PICTURES)}")
+            raise OrdnetError(f"a parse cannot be saved as {unknown[0]!r}; choose of {', '.join(FORMS)}")
         base = Path(folder) / (stem or self.name)
-        written = [Path(f"{base}.{what}.png") for what in pictures]
+        written = [file_of(base, what) for what in pictures]
         for what, path in zip(pictures, written, strict=True):
+            if what == "probabilities":
+                write_atomically(path, self._write_probabilities)
+                continue
             # at level 3 a large label map takes a third of the default's time and hardly more room
             drawn = self._drawn(what, strength)
             write_atomically(path, lambda temporary, drawn=drawn: drawn.save(temporary, compress_level=3))  # type: ignore[misc]
@@ -119,6 +157,10 @@ class Parse:
         written.append(Path(f"{base}.json"))
         write_text(written[-1], json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         return written
+
+    def _write_probabilities(self, path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez_compressed(file, probabilities=self.probabilities(), classes=np.array(self.classes))
 
     def _drawn(self, what: str, strength: float) -> Image.Image:
         if what == "overlay":
@@ -129,3 +171,8 @@ class Parse:
         if what == "palette":
             ids.putpalette([value for colour in self.colours for value in colour])  # turns grey values into indices
         return ids
+
+
+def file_of(base: Path, what: str) -> Path:
+    """Where `Parse.save` writes one of FORMS."""
+    return Path(f"{base}.{what}.{'npz' if what == 'probabilities' else 'png'}")

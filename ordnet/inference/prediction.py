@@ -8,7 +8,7 @@ from typing import Any
 
 from ordnet.data.pictures import Listed, find_pictures
 from ordnet.errors import OrdnetError
-from ordnet.inference.parse import PICTURES
+from ordnet.inference.parse import FORMS, file_of
 from ordnet.inference.parser import find, load
 from ordnet.inference.stream import Progress
 
@@ -28,10 +28,12 @@ class Prediction:
         world: int = 1,
         **options: Any,
     ) -> None:
-        """`images` are files, folders or patterns, `save` some of PICTURES, `options` the parser's."""
-        unknown = [what for what in save if what not in PICTURES]
+        """`images` are files, folders or patterns, `save` some of FORMS, `options` the parser's."""
+        unknown = [what for what in save if what not in FORMS]
         if unknown or not save:
-            raise OrdnetError(f"--save {','.join(save)}: expected some of {', '.join(PICTURES)}")
+            raise OrdnetError(f"--save {','.join(save)}: expected some of {', '.join(FORMS)}")
+        if "probabilities" in save and options.get("protocol", "whole") != "whole":
+            raise OrdnetError("probabilities come from one pass over the picture: leave --protocol at whole")
         if out.exists() and not out.is_dir():
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before sharing out: all processes have to agree on them
@@ -45,6 +47,7 @@ class Prediction:
             "model": str(model),
             "model_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
             "protocol": self.parser.protocol,
+            "long_side": self.parser.long_side,
             "strength": strength,
         }
 
@@ -68,7 +71,7 @@ class Prediction:
         wanted = self._about(picture)
         # the model may have moved; its content counts
         return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
-            Path(f"{base}.{what}.png").exists() for what in self.save
+            file_of(base, what).exists() for what in self.save
         )
 
     def run(self, picture: Listed, progress: Progress | None = None) -> None:

@@ -66,7 +66,8 @@ def load(path: str | Path) -> Checkpoint:
     try:
         classes = tuple(str(name) for name in settings["classes"])
         colours = tuple((int(r), int(g), int(b)) for r, g, b in settings["colours"])
-        config = parse_model(settings["model"], str(path))
+        # a checkpoint needs nothing beside it: whatever its settings say, no other file is read and no network asked
+        config = parse_model({**settings["model"], "weights": None}, str(path))
         about = dict(settings.get("about", {}))
     except (KeyError, TypeError, ValueError) as error:
         raise OrdnetError(f"{path}: its settings are damaged ({error})") from None

@@ -37,7 +37,10 @@ STRIP = 1024
 
 @dataclass(frozen=True)
 class Fold:
-    """What turns one branch's small matrix M into its share of the output: `weight` @ M, and `bias`."""
+    """What turns one branch's small matrix M into its share of the output: `weight` @ M, and `bias`.
+
+    The scale of the attention's products is part of `weight`.
+    """
 
     weight: Tensor  # (C, E)
     bias: Tensor  # (C,)
@@ -175,6 +178,11 @@ class Factored:
             self._prepared = None
             self._prepared = self.folds()
 
+    def forget(self) -> None:
+        """Weights have changed after all: nothing is constant any more."""
+        self._prepared = None
+        self._products.clear()
+
     def folds(self) -> list[Fold]:
         """Projection and fusion of each branch as one matrix."""
         weight = self.attentions[0].query.weight
@@ -185,13 +193,14 @@ class Factored:
             project = attention.project
             if not isinstance(self.fuse, Concat):
                 assert project is not None  # the block's constructor saw to it
-                folds.append(Fold(matrix(project), wide(bias_of(project))))
+                folds.append(Fold(matrix(project) * attention.scale, wide(bias_of(project))))
                 continue
             fuse = matrix(self.fuse).chunk(len(self.attentions), dim=1)[index]  # (C, C) or (C, E)
             if project is None:
-                folds.append(Fold(fuse, torch.zeros_like(fuse[:, 0])))
+                folds.append(Fold(fuse * attention.scale, torch.zeros_like(fuse[:, 0])))
             else:
-                folds.append(Fold(self._product(index, fuse, matrix(project)), fuse @ wide(bias_of(project))))
+                weight = self._product(index, fuse, matrix(project)) * attention.scale
+                folds.append(Fold(weight, fuse @ wide(bias_of(project))))
         return folds
 
     def _product(self, index: int, left: Tensor, right: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Numbers over a picture as colours, several such maps side by side, one row for each position that was asked for."""
+"""Attention drawn over its picture: numbers as colours, several maps side by side, one row for each position."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,11 +56,13 @@ class HeatMap:
     """At most two lines."""
     box: Box | None = None
     """Part of the picture to draw a border around, in its own pixels."""
+    stamp: str = ""
+    """Words across the map, where it would be misread without them."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One position of a picture (H, W, 3) uint8 and the maps that belong to it."""
+class AttentionRow:
+    """A row of the figure: one position of a picture (H, W, 3) uint8 and the maps that belong to it."""
 
     pixels: np.ndarray
     x: int
@@ -73,7 +75,7 @@ class Row:
     colours: Sequence[Colour] = ()
 
 
-def attention_figure(rows: Sequence[Row]) -> Image.Image:
+def attention_figure(rows: Sequence[AttentionRow]) -> Image.Image:
     """A row of panels for each position: the picture with a cross, the maps, the parse. Titles stand above the first.
 
     All rows have the same kinds of maps, as positions of one model do.
@@ -111,7 +113,7 @@ class _Panel:
     """The colour of what the first note names."""
 
 
-def _panels(row: Row) -> list[_Panel]:
+def _panels(row: AttentionRow) -> list[_Panel]:
     height, width = row.pixels.shape[:2]
     factor = min((_AREA / (width * height)) ** 0.5, _WIDEST / width, _HIGHEST / height)
     size = max(1, round(width * factor)), max(1, round(height * factor))
@@ -127,6 +129,8 @@ def _panels(row: Row) -> list[_Panel]:
         )
         if heat.box is not None:
             _frame(drawn, heat.box, (size[0] / width, size[1] / height))
+        if heat.stamp:
+            _stamp(drawn, heat.stamp)
         panels.append(_Panel(heat.title, heat.subtitle, _marked(drawn, at), heat.notes, heat.scale))
     if row.labels is not None:
         labels = np.asarray(Image.fromarray(row.labels).resize(size, Image.Resampling.NEAREST))
@@ -185,6 +189,17 @@ def _draw_below(sheet: Image.Image, panel: _Panel, left: int, top: int, width: i
     for line in panel.notes:
         draw.text((left, top + 15), shortened(line, width, 14), _INK, font(14, line), anchor="ls")
         top += _LINE
+
+
+def _stamp(image: Image.Image, words: str) -> None:
+    """Words on a dark band along the lower edge, over the whole width."""
+    size = 16 if image.width >= 200 else 12
+    shown = shortened(words, image.width - 8, size)
+    top = max(0, image.height - 2 * size)
+    band = image.crop((0, top, image.width, image.height))
+    image.paste(Image.blend(band, Image.new("RGB", band.size, _INK), 0.85), (0, top))
+    middle = image.width / 2, (top + image.height) / 2
+    ImageDraw.Draw(image).text(middle, shown, _PAPER, font(size, shown), anchor="mm")
 
 
 def _frame(image: Image.Image, box: Box, factor: tuple[float, float]) -> None:

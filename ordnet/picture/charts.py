@@ -1,13 +1,4 @@
-"""Charts, all in one style.
-
-A run's curves: loss, scores, the block's vitals, over the epochs.
-
-A confusion matrix to look at: what is taken for what.
-
-Charts of benchmark tables.
-
-Seeds as dots, their mean as a line: one panel per measure, all on one scale.
-"""
+"""Every chart of the package, in one style: training curves, confusions, correlations, benchmarks, ablations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +11,25 @@ from ordnet.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+SCORES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy"}
+VITALS = {
+    "added": "added / input",
+    "varying": "share varying over space",
+    "gate_mean": "gate, mean",
+    "gate_spread": "gate, spread",
+}
+"""Epoch records of a run's log that `curves` draws, with the words beside their lines."""
+OURS, OTHERS = "#1f6f8b", "#b8c4c9"
+"""Colours of a benchmark's bars."""
+_COLOURS = ("#1f6f8b", "#7a9e7e", "#d9a441", "#b5533c")
+"""Colours of an ablation's panels."""
+_LEAST = 0.02
+"""An ablation's scale never shows less than this: smaller differences are noise and should look like it."""
+_NAMED = 60
+"""A confusion matrix of up to so many classes has their names at its axes."""
+_NUMBERED = 15
+"""Up to so many have their shares written into the cells."""
 
 _STYLE = {
     "font.size": 11,
@@ -72,15 +82,6 @@ def correlation_maps(matrices: Mapping[int, np.ndarray], path: Path, title: str)
         figure.colorbar(shown, ax=list(axes), label="correlation", shrink=0.8)
 
 
-SCORES = {"miou": "mIoU", "pixel_accuracy": "pixel accuracy"}
-VITALS = {
-    "added": "added / input",
-    "varying": "share varying over space",
-    "gate_mean": "gate, mean",
-    "gate_spread": "gate, spread",
-}
-
-
 def curves(epochs: list[dict[str, Any]], path: Path) -> None:
     """Draw the log's epoch records; panels without anything to show are left out."""
     losses = {key: key.replace("_", " ") for key in ("loss", "cross_entropy", "lovasz", "auxiliary")}
@@ -117,12 +118,6 @@ def _points(epochs: list[dict[str, Any]], key: str) -> list[tuple[int, float]]:
     return points
 
 
-_NAMED = 60
-"""Up to so many classes are named at the axes."""
-_NUMBERED = 15
-"""Up to so many have their shares written into the cells."""
-
-
 def confusion_chart(matrix: np.ndarray, names: Sequence[str], title: str, path: Path) -> None:
     """Counts (K, K), rows the truth: each row drawn as shares of that class's pixels."""
     totals = matrix.sum(axis=1, keepdims=True)
@@ -144,9 +139,6 @@ def confusion_chart(matrix: np.ndarray, names: Sequence[str], title: str, path: 
                     ink = "white" if value > 0.6 else "black"
                     axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=ink)
         figure.colorbar(shown, ax=axis, label="share of the class's pixels", shrink=0.7)
-
-
-OURS, OTHERS = "#1f6f8b", "#b8c4c9"
 
 
 def bars(path: Path, title: str, names: Sequence[str], measures: Mapping[str, Sequence[float | None]]) -> None:
@@ -188,15 +180,12 @@ def _short(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-_COLOURS = ("#1f6f8b", "#7a9e7e", "#d9a441", "#b5533c")
-_LEAST = 0.02
-"""The scale never shows less than this: smaller differences are noise and should look like it."""
-
-
 def ablation_chart(
     path: Path, title: str, names: Sequence[str], measures: Mapping[str, Sequence[Sequence[float]]]
 ) -> None:
-    """`measures` gives the seeds' values of each name; names go from top to bottom.
+    """Seeds as dots, their mean as a line: one panel per measure, all on one scale.
+
+    `measures` gives the seeds' values of each name; names go from top to bottom.
 
     Dots, not bars: where networks differ by a point the scale has to leave out zero.
     """

@@ -1,6 +1,6 @@
-"""Many small pictures on one sheet, with a legend below.
+"""Pictures arranged on one sheet, with a legend below.
 
-Pictures in rows and titled columns, as papers compare results.
+`contact_sheet` puts any number of them side by side; `grid` has titled columns, as papers compare results.
 """
 
 import statistics
@@ -14,11 +14,14 @@ from ordnet.picture.attention_map import coloured, number
 from ordnet.picture.lettering import font, shortened
 from ordnet.picture.overlay import NO_CLASS, Colour
 
-_PAPER = (255, 255, 255)
-_INK = (30, 30, 30)
+Size = tuple[int, int]
+"""Width and height in pixels."""
+
+_PAPER, _INK, _SOFT = (255, 255, 255), (28, 37, 41), (98, 110, 117)
 _GAP = 8
 _FONT_SIZE = 16
 _SWATCH = 18
+"""The side of a legend's squares."""
 _LINE = 26
 
 
@@ -78,11 +81,8 @@ def legend(key: Sequence[tuple[str, Colour | None]], width: int) -> Image.Image:
     return picture
 
 
-Size = tuple[int, int]
-"""Width and height in pixels."""
-
-_PAPER, _INK, _SOFT = (255, 255, 255), (28, 37, 41), (98, 110, 117)
-_MARGIN, _GAP = 20, 10
+_MARGIN, _BETWEEN = 20, 10
+"""Around a grid, and between its columns."""
 _TITLE, _CAPTION, _NOTE = 20, 16, 15
 _ABOVE, _BELOW = 36, 34
 """Room for the titles, and for the caption below each picture."""
@@ -96,6 +96,8 @@ _BAR = 12
 
 @dataclass(frozen=True)
 class Cell:
+    """One picture of a grid, and the words below it."""
+
     picture: np.ndarray
     """(H, W, 3) uint8, not larger than `cell_size`."""
     caption: str = ""
@@ -104,7 +106,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Bar:
+class ScaleBar:
     """The scale of a column's heat maps, drawn below it."""
 
     column: int
@@ -135,20 +137,20 @@ def grid(
     width: int,
     key: Sequence[tuple[str, Colour | None]] = (),
     note: str = "",
-    bar: Bar | None = None,
+    bar: ScaleBar | None = None,
 ) -> Image.Image:
     """Pictures centred in columns of one width, titles above, captions under the pictures, legend and note below all.
 
     `key` lists the names and colours of the legend; a name without a colour stands for ignored pixels. `bar` explains
     the colours of heat maps.
     """
-    lefts = [_MARGIN + column * (width + _GAP) for column in range(len(titles))]
+    lefts = [_MARGIN + column * (width + _BETWEEN) for column in range(len(titles))]
     heights = [max(cell.picture.shape[0] for cell in row) for row in rows]
     bottom = _MARGIN + _ABOVE + sum(heights) + _BELOW * len(rows)
     inner = lefts[-1] + width - _MARGIN
     below = legend(key, inner) if key else None
     bar_height = _BAR + 2 * _NOTE if bar else 0
-    total = bottom + bar_height + (below.height + _GAP if below else 0) + (2 * _NOTE if note else 0) + _MARGIN
+    total = bottom + bar_height + (below.height + _BETWEEN if below else 0) + (2 * _NOTE if note else 0) + _MARGIN
     sheet = Image.new("RGB", (inner + 2 * _MARGIN, total), _PAPER)
     for left, title in zip(lefts, titles, strict=True):
         _write(sheet, left + width / 2, _MARGIN + _ABOVE / 2 - 4, title, _TITLE, _INK, width)
@@ -162,7 +164,7 @@ def grid(
     if bar:
         _draw_bar(sheet, lefts[bar.column], bottom, width, bar)
     if below:
-        sheet.paste(below, (_MARGIN, bottom + bar_height + _GAP))
+        sheet.paste(below, (_MARGIN, bottom + bar_height + _BETWEEN))
     if note:
         _write(sheet, _MARGIN, total - _MARGIN - _NOTE // 2, note, _NOTE, _SOFT, inner, "lm")
     return sheet
@@ -175,7 +177,7 @@ def _write(
     ImageDraw.Draw(sheet).text((x, y), text, ink, font(size, text), anchor=anchor)
 
 
-def _draw_bar(sheet: Image.Image, left: int, top: int, width: int, bar: Bar) -> None:
+def _draw_bar(sheet: Image.Image, left: int, top: int, width: int, bar: ScaleBar) -> None:
     ramp = coloured(np.linspace(bar.low, bar.high, width)[None].repeat(_BAR, axis=0), bar.low, bar.high)
     sheet.paste(Image.fromarray(ramp.astype(np.uint8)), (left, top))
     for x, value, anchor in ((left, bar.low, "lm"), (left + width, bar.high, "rm")):

@@ -1,7 +1,4 @@
-"""Letters for pictures.
-
-Class names written where a region has room for them.
-"""
+"""Words on pictures: the fonts, and class names written where a region has room for them."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -15,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 _ALSO = "…"
-"""What Pillow's own font has beside ASCII, of what we write."""
+"""The only character outside ASCII that we write and that Pillow's own font has."""
 
 
 def font(size: int, text: str = "") -> Font:
@@ -68,12 +65,12 @@ class Name:
 
     class_id: int
     text: str
-    """With line breaks where it does not fit in one line."""
+    """Has line breaks where it does not fit in one line."""
     x: int
     y: int
     """The centre."""
     size: int
-    """Of the letters."""
+    """The height of the letters."""
 
     def extent(self) -> tuple[float, float]:
         """Width and height."""
@@ -130,7 +127,7 @@ def _trials(text: str, wanted: int) -> Iterator[tuple[str, int, float]]:
 
 
 def _sums(table: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Of all boxes of so many cells inside the map, from its summed-area table (h + 1, w + 1); empty if none is."""
+    """The sums over all boxes of rows x columns cells, from a summed-area table (h + 1, w + 1); empty if none fits."""
     if rows >= table.shape[0] or columns >= table.shape[1]:
         return np.zeros((0, 0))
     return (

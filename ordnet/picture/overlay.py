@@ -1,7 +1,4 @@
-"""A label map as colours, and laid over its picture.
-
-Where a parse is wrong, and which class was taken for which.
-"""
+"""Label maps as colours: laid over their picture, or with the pixels marked that are wrong."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -75,13 +72,15 @@ _STRENGTH = 0.65
 
 
 class Mistake(NamedTuple):
+    """One class taken for another."""
+
     truth: int
     taken_for: int
     pixels: int
 
 
 def most_frequent(matrix: np.ndarray, count: int) -> list[Mistake]:
-    """Of a confusion matrix (K, K), rows the truth: the pairs of different classes with the most pixels, most first."""
+    """The pairs of classes confused on the most pixels, most first. `matrix` (K, K) has the truth in its rows."""
     wrong = matrix.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:count]

@@ -1,10 +1,6 @@
-"""How the pages look: one style sheet for all of them.
-
-An HTML page that needs nothing beside it: opens from disk, light and dark, on a phone and on paper.
+"""An HTML page that needs nothing beside it: opens from disk, light and dark, on a phone and on paper.
 
 Whatever comes in as text is escaped here; only what is called `html` goes onto the page as it is.
-
-A confusion matrix as part of a page: its names are text, in any script, and it follows the theme.
 """
 
 import base64
@@ -20,91 +16,28 @@ from PIL import Image
 
 from ordnet.picture.overlay import Colour
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2529; --paper: #fff; --soft: #55636a; --line: #d5dde1; --well: #f2f5f6;
-  --link: #0b5f8a; --heat: 125 178 226; --chart: none; }
-@media screen and (prefers-color-scheme: dark) { :root { --ink: #e3e9ec; --paper: #15191c; --soft: #9fadb4;
-  --line: #38434a; --well: #1e2529; --link: #7cc4ec; --heat: 42 95 143; --chart: invert(.9) hue-rotate(180deg); } }
-* { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 64rem;
-  margin: 2rem auto 4rem; padding: 0 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }
-h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; padding-top: .6rem; border-top: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; }
-p { color: var(--soft); margin: .3rem 0 .8rem; max-width: 50rem; }
-a { color: var(--link); }
-nav { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .9rem; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .6rem; margin: .8rem 0; }
-.tiles div { background: var(--well); border-radius: 8px; padding: .6rem .8rem; display: flex;
-  flex-direction: column; justify-content: space-between; }
-.tiles dd { font-size: 1.5rem; font-weight: 600; margin: 0; font-variant-numeric: tabular-nums; }
-.tiles dt { color: var(--soft); font-size: .85rem; }
-table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem; }
-td, th { padding: .25rem .8rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
-  font-variant-numeric: tabular-nums; }
-thead th { color: var(--soft); font-weight: 400; font-size: .85rem; }
-tbody th { font-weight: 400; min-width: 8.5rem; } td { min-width: 4.6rem; }
-td:last-child, th:last-child { padding-right: 0; }
-ul { list-style: none; margin: .4rem 0 1rem; padding: 0; }
-.bars li { display: grid; grid-template-columns: minmax(0, 11rem) minmax(0, 1fr) 4rem; gap: .7rem; align-items: center;
-  padding: .1rem 0; break-inside: avoid; }
-.bars.many { columns: 2 24rem; column-gap: 2.5rem; }
-.bars .name { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow: hidden;
-  line-height: 1.25; }
-.bars small { color: var(--soft); }
-.bars .bar { background: var(--well); border-radius: 3px; height: .95rem; overflow: hidden; }
-.bars .bar i { display: block; height: 100%; min-width: 2px; border: 1px solid rgb(110 125 133 / .75);
-  border-radius: 3px; }
-.bars .value { text-align: right; font-variant-numeric: tabular-nums; }
-.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .85rem; }
-.legend li { display: flex; align-items: center; gap: .4rem; max-width: 100%; }
-.legend span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; max-width: 18rem; }
-.legend i { flex: none; width: .95rem; height: .95rem; border-radius: 3px; border: 1px solid rgb(110 125 133 / .75); }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: .8rem; }
-.quad { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: .5rem; }
-figure { margin: 0; break-inside: avoid; }
-figure img { display: block; width: 100%; height: auto; border-radius: 5px; }
-figcaption { color: var(--soft); font-size: .85rem; margin-top: .2rem; }
-.chart img { background: #fff; filter: var(--chart); }
-.wide > div { overflow-x: auto; }
-.wide img { min-width: 36rem; max-width: 56rem; }
-article { break-inside: avoid; }
-.matrix { overflow-x: auto; margin: .4rem 0 .8rem; }
-.matrix table { width: auto; margin: 0; font-size: .85rem; border-collapse: separate; border-spacing: 0; }
-.matrix td { min-width: 2.1rem; height: 2.1rem; padding: 0; text-align: center; vertical-align: middle;
-  border: 1px solid var(--line); }
-.matrix th { min-width: 0; padding: 0 .4rem 0 0; border: 0; font-size: .85rem; vertical-align: middle; }
-.matrix tbody th, .matrix thead th:first-child { position: sticky; left: 0; background: var(--paper);
-  min-width: 6rem; max-width: 9rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.matrix thead th { vertical-align: bottom; padding: 0 0 .3rem; } .matrix thead th:first-child { white-space: normal; }
-.matrix thead span { display: block; writing-mode: vertical-rl; transform: rotate(180deg); max-height: 9rem;
-  margin: auto; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
-pre { overflow-x: auto; background: var(--well); border-radius: 6px; padding: .8rem; font-size: .85rem;
-  overflow-wrap: normal; }
-@media (max-width: 40rem) { .quad { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-  table { font-size: .85rem; } tbody th { min-width: 9rem; }
-  .bars li { grid-template-columns: minmax(0, 8rem) minmax(0, 1fr) 3.6rem; gap: .5rem; } }
-@media print { nav { display: none; } body { max-width: none; margin: 0; font-size: 11pt; }
-  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } .wide img { min-width: 0; }
-  .matrix table { font-size: 7pt; } .matrix td { min-width: 0; height: auto; } }
-"""
-
-
 _SMALL = 256 * 256
 """Pictures of up to so many pixels are stored without loss."""
 _MANY_BARS = 16
 """More bars than these stand in two columns where there is room."""
+_LONG_WORD = 22
+"""Words with more letters may be broken anywhere, so that no table is wider than a phone."""
+_SHOWN = 0.005
+"""Smaller shares of a confusion matrix are left blank."""
 
 
 @dataclass(frozen=True)
 class Section:
+    """A part of a page, with a heading that the top links to."""
+
     title: str
     html: str
 
 
 @dataclass(frozen=True)
 class Bar:
+    """One horizontal bar of a list, such as a class's IoU."""
+
     name: str
     share: float | None
     """The bar's length, 0..1; without it there is only the text."""
@@ -159,7 +92,7 @@ def figure(
 
 
 def grid(*html: str) -> str:
-    """Beside each other as far as there is room."""
+    """Parts placed beside each other, as far as there is room."""
     return f'<div class="grid">{"".join(html)}</div>'
 
 
@@ -187,10 +120,17 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
     """The first cell of each row names it."""
     top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     body = "".join(
-        f'<tr><th scope="row">{text(name)}</th>{"".join(f"<td>{text(cell)}</td>" for cell in cells)}</tr>'
+        f'<tr><th scope="row"{_words(name)}</th>{"".join(f"<td{_words(cell)}</td>" for cell in cells)}</tr>'
         for name, *cells in rows
     )
     return f"<table>{f'<thead><tr>{top}</tr></thead>' if top else ''}<tbody>{body}</tbody></table>"
+
+
+def _words(cell: str) -> str:
+    """The end of a cell's tag and its text. Words stay whole; paths break after a slash, what is longer anywhere."""
+    parts = re.split(r"(?<=[/\\])", cell)
+    longest = max((len(word) for part in parts for word in part.split()), default=0)
+    return f"{' class=long' if longest > _LONG_WORD else ''}>{'<wbr>'.join(map(text, parts))}"
 
 
 def bars(rows: Sequence[Bar]) -> str:
@@ -236,12 +176,11 @@ def _anchor(title: str, place: int) -> str:
     return f"{place + 1}-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-_SHOWN = 0.005
-"""Smaller shares are left blank."""
-
-
 def confusion_table(matrix: np.ndarray, names: Sequence[str]) -> str:
-    """Counts (K, K), rows the truth: each cell is a share of its row's pixels, in per cent, the darker the more."""
+    """Counts (K, K), rows the truth: each cell is a share of its row's pixels, in per cent, the darker the more.
+
+    A table and not a picture: the names are text in any script, and it follows the theme.
+    """
     totals = matrix.sum(axis=1, keepdims=True)
     shares = np.divide(matrix, totals, out=np.zeros(matrix.shape), where=totals > 0)
     head = "".join(f'<th scope="col" title="{text(name)}"><span>{text(name)}</span></th>' for name in names)
@@ -262,3 +201,76 @@ def _cell(share: float, names: Sequence[str], row: int, column: int) -> str:
     words = "" if row == column else f' title="{text(f"{names[row]} taken for {names[column]}")}"'
     # the square root: a few per cent are already a mistake worth seeing
     return f'<td style="background:rgb(var(--heat) / {share**0.5:.2f})"{words}>{100 * share:.0f}</td>'
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c2529; --paper: #fff; --soft: #55636a; --line: #d5dde1; --well: #f2f5f6;
+  --link: #0b5f8a; --heat: 125 178 226; --chart: none; }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e3e9ec; --paper: #15191c; --soft: #9fadb4;
+  --line: #38434a; --well: #1e2529; --link: #7cc4ec; --heat: 42 95 143; --chart: invert(.9) hue-rotate(180deg); } }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 64rem;
+  margin: 2rem auto 4rem; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }
+h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; padding-top: .6rem; border-top: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; }
+p { color: var(--soft); margin: .3rem 0 .8rem; max-width: 50rem; }
+a { color: var(--link); }
+nav { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .9rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .6rem; margin: .8rem 0; }
+.tiles div { background: var(--well); border-radius: 8px; padding: .6rem .8rem; display: flex;
+  flex-direction: column; justify-content: space-between; }
+.tiles dd { font-size: 1.5rem; font-weight: 600; margin: 0; font-variant-numeric: tabular-nums; }
+.tiles dt { color: var(--soft); font-size: .85rem; }
+table { border-collapse: collapse; width: 100%; margin: .4rem 0 1rem; }
+td, th { padding: .25rem .8rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
+  font-variant-numeric: tabular-nums; overflow-wrap: break-word; }
+.long { overflow-wrap: anywhere; }
+thead th { color: var(--soft); font-weight: 400; font-size: .85rem; }
+tbody th { font-weight: 400; min-width: 8.5rem; } td { min-width: 4.6rem; }
+td:last-child, th:last-child { padding-right: 0; }
+ul { list-style: none; margin: .4rem 0 1rem; padding: 0; }
+.bars li { display: grid; grid-template-columns: minmax(0, 11rem) minmax(0, 1fr) 4rem; gap: .7rem; align-items: center;
+  padding: .1rem 0; break-inside: avoid; }
+.bars.many { columns: 2 24rem; column-gap: 2.5rem; }
+.bars .name { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow: hidden;
+  line-height: 1.25; }
+.bars small { color: var(--soft); }
+.bars .bar { background: var(--well); border-radius: 3px; height: .95rem; overflow: hidden; }
+.bars .bar i { display: block; height: 100%; min-width: 2px; border: 1px solid rgb(110 125 133 / .75);
+  border-radius: 3px; }
+.bars .value { text-align: right; font-variant-numeric: tabular-nums; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .85rem; }
+.legend li { display: flex; align-items: center; gap: .4rem; max-width: 100%; }
+.legend span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; max-width: 18rem; }
+.legend i { flex: none; width: .95rem; height: .95rem; border-radius: 3px; border: 1px solid rgb(110 125 133 / .75); }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: .8rem; }
+.quad { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: .5rem; }
+figure { margin: 0; break-inside: avoid; }
+figure img { display: block; width: 100%; height: auto; border-radius: 5px; }
+figcaption { color: var(--soft); font-size: .85rem; margin-top: .2rem; }
+.chart img { background: #fff; filter: var(--chart); }
+.wide > div { overflow-x: auto; }
+.wide img { min-width: 36rem; max-width: 56rem; }
+article { break-inside: avoid; }
+.matrix { overflow-x: auto; margin: .4rem 0 .8rem; }
+.matrix table { width: auto; margin: 0; font-size: .85rem; border-collapse: separate; border-spacing: 0; }
+.matrix td { min-width: 2.1rem; height: 2.1rem; padding: 0; text-align: center; vertical-align: middle;
+  border: 1px solid var(--line); }
+.matrix th { min-width: 0; padding: 0 .4rem 0 0; border: 0; font-size: .85rem; vertical-align: middle; }
+.matrix tbody th, .matrix thead th:first-child { position: sticky; left: 0; background: var(--paper);
+  min-width: 6rem; max-width: 9rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.matrix thead th { vertical-align: bottom; padding: 0 0 .3rem; } .matrix thead th:first-child { white-space: normal; }
+.matrix thead span { display: block; writing-mode: vertical-rl; transform: rotate(180deg); max-height: 9rem;
+  margin: auto; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
+pre { overflow-x: auto; background: var(--well); border-radius: 6px; padding: .8rem; font-size: .85rem;
+  overflow-wrap: normal; }
+@media (max-width: 40rem) { .quad { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  table { font-size: .85rem; } tbody th { min-width: 7rem; } td, th { padding-right: .5rem; }
+  .bars li { grid-template-columns: minmax(0, 8rem) minmax(0, 1fr) 3.6rem; gap: .5rem; } }
+@media print { nav { display: none; } body { max-width: none; margin: 0; font-size: 11pt; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } .wide img { min-width: 0; }
+  .matrix table { font-size: 7pt; } .matrix td { min-width: 0; height: auto; } }
+"""
+"""One style sheet for all pages."""

@@ -1,7 +1,4 @@
-"""Which of two kinds of answer a request asks for.
-
-What the API answers with.
-"""
+"""What the API answers with: its JSON in typed models, its pictures as PNG, and which of the two a request asks for."""
 
 import base64
 import io
@@ -16,52 +13,26 @@ from ordnet.serve.engine import Engine, Parsed, hexadecimal
 from ordnet.serve.guard import Limits, Refusal
 
 JSON, PNG = "application/json", "image/png"
-
-
-def wanted(accept: str | None) -> str:
-    """JSON or PNG by the Accept header; JSON where both are as welcome."""
-    best = {kind: _welcome(accept or "*/*", kind) for kind in (JSON, PNG)}
-    if not any(best.values()):
-        raise Refusal(406, f"Ask for {JSON} or for {PNG} in the Accept header; it says {accept!r}.")
-    return PNG if best[PNG] > best[JSON] else JSON
-
-
-def _welcome(accept: str, kind: str) -> float:
-    """The quality (0 to 1) of the range that fits the kind most closely."""
-    found = (-1, 0.0)
-    for part in accept.split(","):
-        name, *settings = (word.strip().lower() for word in part.split(";"))
-        fits = {kind: 2, kind.split("/")[0] + "/*": 1, "*/*": 0}.get(name)
-        if fits is not None:
-            found = max(found, (fits, _quality(settings)))
-    return found[1]
-
-
-def _quality(settings: list[str]) -> float:
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if key.strip() == "q":
-            try:
-                return min(max(float(value), 0.0), 1.0)
-            except ValueError:
-                return 0.0
-    return 1.0
-
-
 _DRAWING = 256
 """The longest side in pixels of an attention map."""
 _PNG = "A PNG file in base64."
 
 
 class Answer(BaseModel):
+    """A JSON answer."""
+
     model_config = ConfigDict(frozen=True)
 
 
 class Problem(Answer):
+    """Every answer other than 200."""
+
     error: str = Field(description="What is wrong, and what to do, in plain words.")
 
 
 class Health(Answer):
+    """What /healthz says."""
+
     status: str = Field(description='"ok" whenever the server answers.')
     version: str
     working: bool = Field(description="Whether a picture is being computed.")
@@ -70,12 +41,16 @@ class Health(Answer):
 
 
 class ModelClass(Answer):
+    """A class that the model tells apart."""
+
     id: int = Field(description="The value of its pixels in a label map.")
     name: str
     colour: str = Field(description="As #rrggbb.")
 
 
 class LimitsAnswer(Answer):
+    """The server's bounds."""
+
     bytes: int
     pixels: int
     queue: int
@@ -83,6 +58,8 @@ class LimitsAnswer(Answer):
 
 
 class ModelAnswer(Answer):
+    """What /v1/model says."""
+
     name: str
     version: str = Field(description="Of ordnet.")
     classes: list[ModelClass]
@@ -92,10 +69,14 @@ class ModelAnswer(Answer):
 
 
 class Share(ModelClass):
+    """A class that occurs in a picture."""
+
     share: float = Field(description="Of the picture's pixels, 0 to 1.")
 
 
 class ParseAnswer(Answer):
+    """What /v1/parse says."""
+
     picture: str = Field(description="SHA-256 of the file; /v1/attention takes it in place of the file for a while.")
     width: int
     height: int
@@ -110,6 +91,8 @@ class ParseAnswer(Answer):
 
 
 class MapAnswer(Answer):
+    """Numbers over the picture, as a drawing and in figures."""
+
     low: float = Field(description="What grey value 0 of the map stands for.")
     high: float = Field(description="What grey value 255 stands for.")
     min: float
@@ -119,15 +102,23 @@ class MapAnswer(Answer):
 
 
 class RangeAnswer(MapAnswer):
-    strongest: tuple[int, int] = Field(description="x and y of the pixel that the largest weight goes to.")
+    """The attention weights of one range."""
+
+    strongest: tuple[int, int] = Field(description="x and y of the pixel whose weight has the largest magnitude.")
+    weight: float = Field(description="That weight, with its sign.")
 
 
 class GateAnswer(MapAnswer):
+    """The gate of the long range."""
+
     here: float = Field(description="Of the position that was asked for.")
     norm: str = Field(description="sigmoid or softmax.")
+    closed: bool = Field(description="Whether next to nothing of the long range passes at that position.")
 
 
 class AttentionAnswer(Answer):
+    """What /v1/attention says."""
+
     picture: str
     x: int
     y: int
@@ -183,9 +174,10 @@ def attention_answer(parsed: Parsed, x: int, y: int) -> AttentionAnswer:
     if found.middle is not None:
         middle = _range(found, found.middle)
     if found.gate is not None:
-        # gates often differ by little: all grey values for what there is
-        drawn = _drawn(found, found.gate, float(found.gate.min()), float(found.gate.max()))
-        gate = GateAnswer(**drawn.model_dump(), here=found.gate_here or 0.0, norm=found.gate_norm or "")
+        drawn = _drawn(found, found.gate, *found.gate_range())
+        gate = GateAnswer(
+            **drawn.model_dump(), here=found.gate_here or 0.0, norm=found.gate_norm or "", closed=found.closed
+        )
     return AttentionAnswer(
         picture=parsed.key, x=x, y=y, name=found.class_here or "",
         confidence=None if sure is None else float(sure[y, x]), width=width, height=height,
@@ -196,10 +188,10 @@ def attention_answer(parsed: Parsed, x: int, y: int) -> AttentionAnswer:
 
 def _range(found: Attention, weights: np.ndarray) -> RangeAnswer:
     """Zero is in the middle of the grey values where weights have signs."""
-    high = float(np.nanmax(np.abs(weights)))
+    x, y, weight = found.strongest(weights)
+    high = abs(weight)
     drawn = _drawn(found, weights, -high if found.similarity == "dot" else 0.0, high)
-    row, column = np.unravel_index(np.nanargmax(weights), weights.shape)
-    return RangeAnswer(**drawn.model_dump(), strongest=found.places.pixel(int(row), int(column)))
+    return RangeAnswer(**drawn.model_dump(), strongest=(x, y), weight=weight)
 
 
 def _drawn(found: Attention, weights: np.ndarray, low: float, high: float) -> MapAnswer:
@@ -226,3 +218,33 @@ def png(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=3)
     return file.getvalue()
+
+
+def wanted(accept: str | None) -> str:
+    """JSON or PNG by the Accept header; JSON where both are as welcome."""
+    best = {kind: _welcome(accept or "*/*", kind) for kind in (JSON, PNG)}
+    if not any(best.values()):
+        raise Refusal(406, f"Ask for {JSON} or for {PNG} in the Accept header; it says {accept!r}.")
+    return PNG if best[PNG] > best[JSON] else JSON
+
+
+def _welcome(accept: str, kind: str) -> float:
+    """The quality (0 to 1) of the range that fits the kind most closely."""
+    found = (-1, 0.0)
+    for part in accept.split(","):
+        name, *settings = (word.strip().lower() for word in part.split(";"))
+        fits = {kind: 2, kind.split("/")[0] + "/*": 1, "*/*": 0}.get(name)
+        if fits is not None:
+            found = max(found, (fits, _quality(settings)))
+    return found[1]
+
+
+def _quality(settings: list[str]) -> float:
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key.strip() == "q":
+            try:
+                return min(max(float(value), 0.0), 1.0)
+            except ValueError:
+                return 0.0
+    return 1.0

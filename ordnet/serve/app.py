@@ -1,7 +1,4 @@
-"""The page's files, read once when the server starts.
-
-The application: routes, and how anything that goes wrong is answered.
-"""
+"""The application: the API's routes, the page's files, and how anything that goes wrong is answered."""
 
 import asyncio
 import time
@@ -34,70 +31,45 @@ from ordnet.serve.answers import (
 )
 from ordnet.serve.engine import AnyParser, Engine, Parsed, Picture, inspect
 from ordnet.serve.guard import Guard, Limits, Refusal
-from ordnet.serve.queue import Stop, Turns
+from ordnet.serve.queue import Stop, WorkQueue
 from ordnet.serve.upload import PICTURE, Upload, read_upload
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-
-def add_pages(app: FastAPI) -> None:
-    """/ , /page/…, /sample.jpg and /docs. None of them names an absolute address, so a proxy may move them."""
-    folder = files("ordnet.serve") / "page"
-    found = {each.name: each.read_bytes() for each in folder.iterdir() if "." in each.name}
-    sample = sample_picture().read_bytes()
-
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return HTMLResponse(found["index.html"])
-
-    @app.get("/page/{name}", include_in_schema=False)
-    async def page_file(name: str) -> Response:
-        if name not in found:
-            raise HTTPException(404)
-        return Response(found[name], media_type=_KINDS["." + name.rpartition(".")[2]])
-
-    @app.get("/sample.jpg", include_in_schema=False)
-    async def sample_file() -> Response:
-        return Response(sample, media_type="image/jpeg")
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(documents.page(app.openapi()))
 
 
 def make_app(parser: AnyParser, name: str, limits: Limits | None = None, token: str | None = None) -> Guard:
     """The server of one parser; `name` is what the model is called in answers."""
     limits = limits or Limits()
     engine = Engine(parser, limits.keep)
-    turns = Turns(limits.queue)
+    queue = WorkQueue(limits.queue)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await turns.close()
+        await queue.close()
 
     app = FastAPI(
         title="ordnet", version=ordnet.__version__, description=documents.ABOUT, lifespan=lifespan,
         docs_url=None, redoc_url=None,
     )  # fmt: skip
-    _add_routes(app, engine, turns, limits, model_answer(name, engine, limits))
-    add_pages(app)
+    _add_routes(app, engine, queue, limits, model_answer(name, engine, limits))
+    _add_pages(app)
     _add_problems(app)
     # around all of it, so that answers to mistakes of our own are guarded too
     return Guard(app, token)
 
 
-def _add_routes(app: FastAPI, engine: Engine, turns: Turns, limits: Limits, model: ModelAnswer) -> None:
+def _add_routes(app: FastAPI, engine: Engine, queue: WorkQueue, limits: Limits, model: ModelAnswer) -> None:
     async def answer(request: Request, work: Callable[[Upload, Picture | None, Stop], Any]) -> Any:
         """What `work` makes of the upload when its turn comes."""
         end = time.monotonic() + limits.seconds
-        with turns.place():
+        with queue.place():
             upload = await read_upload(request, limits)
             picture = None
             if upload.picture is not None:
                 picture = await asyncio.to_thread(inspect, upload.picture, limits)
             left = max(0.0, end - time.monotonic())
-            return await turns.run(lambda stop: work(upload, picture, stop), _gone(request), left)
+            return await queue.run(lambda stop: work(upload, picture, stop), _gone(request), left)
 
     @app.post("/v1/parse", response_model=ParseAnswer, response_model_exclude_none=True, **documents.PARSE)
     async def parse(
@@ -158,9 +130,37 @@ def _add_routes(app: FastAPI, engine: Engine, turns: Turns, limits: Limits, mode
     async def health() -> Health:
         """Whether the server answers, and how much it has to do."""
         return Health(
-            status="ok", version=ordnet.__version__, working=turns.working, requests=turns.taken,
+            status="ok", version=ordnet.__version__, working=queue.working, requests=queue.taken,
             progress=engine.progress,
         )  # fmt: skip
+
+
+def _add_pages(app: FastAPI) -> None:
+    """/, /page/…, /sample.jpg and /docs, from files that are read once.
+
+    None of them names an absolute address, so a proxy may move them.
+    """
+    folder = files("ordnet.serve") / "page"
+    found = {each.name: each.read_bytes() for each in folder.iterdir() if "." in each.name}
+    sample = sample_picture().read_bytes()
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return HTMLResponse(found["index.html"])
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def page_file(name: str) -> Response:
+        if name not in found:
+            raise HTTPException(404)
+        return Response(found[name], media_type=_KINDS["." + name.rpartition(".")[2]])
+
+    @app.get("/sample.jpg", include_in_schema=False)
+    async def sample_file() -> Response:
+        return Response(sample, media_type="image/jpeg")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(documents.page(app.openapi()))
 
 
 def _whole_number(upload: Upload, name: str) -> int:

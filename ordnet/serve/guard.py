@@ -1,6 +1,6 @@
-"""How much the server takes, and how it says no.
+"""What keeps the server safe: its limits, how it refuses, and what stands before every route.
 
-What stands before every route: headers that keep a browser careful, and on request a token.
+`Guard` adds headers that keep a browser careful, and asks for a token where one is set.
 """
 
 import hmac
@@ -12,10 +12,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
+    """How much the server takes."""
+
     bytes: int = 20_000_000
-    """Of an uploaded file."""
+    """The largest uploaded file."""
     pixels: int = 25_000_000
-    """Of a picture; larger ones are refused by their header, before they are decoded."""
+    """The largest picture; larger ones are refused by their header, before they are decoded."""
     queue: int = 16
     """Requests that may be under way beside the one that is computed. More are told to come back later."""
     seconds: float = 120.0

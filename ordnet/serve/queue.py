@@ -1,4 +1,7 @@
-"""One computation at a time, outside the event loop; a bounded number waits; who goes away makes room."""
+"""One computation at a time, outside the event loop; a bounded number of requests waits.
+
+A client that goes away makes room for the next.
+"""
 
 import asyncio
 import math
@@ -16,7 +19,7 @@ Stop = threading.Event
 """Set when nobody waits for a computation any more; it looks at it now and then, and ends."""
 
 
-class Turns:
+class WorkQueue:
     """Places for requests, and the one thread that computes."""
 
     def __init__(self, queue: int) -> None:

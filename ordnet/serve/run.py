@@ -1,7 +1,4 @@
-"""The socket, before anything heavy is loaded: a taken port is known at once.
-
-Serving until a signal comes.
-"""
+"""Starting the server: its socket, the warning about strangers, serving until a signal comes."""
 
 import ipaddress
 import signal
@@ -15,9 +12,15 @@ from ordnet.inference.parser import load
 from ordnet.serve.app import make_app
 from ordnet.serve.guard import Limits
 
+_GRACE = 3
+"""Seconds that answers under way are given when the server ends."""
+
 
 def bound(host: str, port: int) -> socket.socket:
-    """Listens on an address of this machine; port 0 takes any that is free."""
+    """A socket that listens on an address of this machine; port 0 takes any that is free.
+
+    It is opened before anything heavy is loaded, so that a taken port is known at once.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family)
@@ -37,10 +40,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-_GRACE = 3
-"""Seconds that answers under way are given when the server ends."""
 
 
 def run(model: str, listener: socket.socket, limits: Limits, token: str | None) -> None:

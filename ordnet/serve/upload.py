@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PICTURE = "image"
 """The field that holds the file."""
 _FIELD = 256
-"""Bytes of any other field."""
+"""The longest value of any other field, in bytes."""
 _PARTS = 16
 _AROUND = 64_000
 """Bytes of boundaries, headers and other fields that may come with the file."""
@@ -24,7 +24,7 @@ _AROUND = 64_000
 
 @dataclass
 class Upload:
-    """What a form held."""
+    """The fields of a form that was sent, and its picture."""
 
     picture: bytes | None
     fields: dict[str, str]

@@ -1,12 +1,10 @@
-"""The paper's four ablation tables: which network each row trains.
+"""The paper's four ablation tables: which network each row trains, and the training of all rows with several seeds.
 
 Rows that train the same network share a run: attention-out with a sigmoid is Basic SA + RLR, fusion by concatenation is
 ORDNet, and the middle range with a single patch is Basic SA (the paper gives both the same figures).
 
-One of the paper's ablation tables: every row trained with several seeds, each run in its own folder.
-
-OUT/basic-sa/seed-0/ and so on hold the runs, shared by all tables made in OUT; OUT/branches.md, .csv, .json and
-.png the table. A finished run is not run again, a killed one continues.
+OUT/basic-sa/seed-0/ and so on hold the runs, shared by all tables made in OUT; OUT/branches.md, .csv, .json and .png
+hold the table. A finished run is not run again, a killed one continues.
 """
 
 import os
@@ -22,16 +20,18 @@ from ordnet.model.build import build_from
 from ordnet.model.flops import gflops
 from ordnet.recipes import settings_of
 from ordnet.study.runs import Job, train_jobs
-from ordnet.study.table import Row, Table
+from ordnet.study.table import Table, TableRow
 
 LARGER_CROP = 640 / 480
 """The last row of the patches table is trained on larger crops."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedRow:
+    """One row of a table before it is trained."""
+
     name: str
-    """As in ordnet.paper.ABLATIONS."""
+    """The name of the row in ordnet.paper.ABLATIONS."""
     label: str
     run: str
     """The folder of its runs; rows with the same network have the same."""
@@ -39,7 +39,7 @@ class Cell:
     larger_crop: bool = False
 
     def settings(self, base: Settings, seed: int) -> Settings:
-        """The study's common settings with what this row changes: cross-entropy alone, one scale."""
+        """The common settings with what this row changes. All rows train with cross-entropy, tested at one scale."""
         model = dict(self.model)
         if model["variant"] in WITHOUT_BLOCK:
             model |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
@@ -54,11 +54,11 @@ class Cell:
         return base.model_copy(update=sections)
 
 
-def _variant(name: str, label: str, variant: str, run: str | None = None, **model: Any) -> Cell:
-    return Cell(name, label, run or name, {"variant": variant, **model})
+def _variant(name: str, label: str, variant: str, run: str | None = None, **model: Any) -> PlannedRow:
+    return PlannedRow(name, label, run or name, {"variant": variant, **model})
 
 
-TABLES: dict[str, list[Cell]] = {
+TABLES: dict[str, list[PlannedRow]] = {
     "branches": [
         _variant("dilated-fcn", "Dilated FCN", "dilated-fcn"),
         _variant("basic-sa", "Basic SA", "basic-sa"),
@@ -70,7 +70,7 @@ TABLES: dict[str, list[Cell]] = {
         _variant("p1", "MR, 1 x 1 patch", "basic-sa", run="basic-sa"),
         _variant("p2", "MR, 2 x 2 patches", "mr", run="mr-p2", patches=2),
         _variant("p4", "MR, 4 x 4 patches", "mr", run="mr-p4", patches=4),
-        Cell("p4-large", "MR, 4 x 4, larger crop", "mr-p4-large", {"variant": "mr", "patches": 4}, larger_crop=True),
+        PlannedRow("p4-large", "MR, 4 x 4, larger crop", "mr-p4-large", {"variant": "mr", "patches": 4}, True),
     ],
     "gate": [
         _variant(f"{gate}-{norm}", f"attention-{gate}, {norm}", "basic-sa-rlr", f"gate-{gate}-{norm}", gate=gate,
@@ -88,7 +88,7 @@ TABLES: dict[str, list[Cell]] = {
 }  # fmt: skip
 
 
-def cells_of(table: str) -> list[Cell]:
+def rows_of(table: str) -> list[PlannedRow]:
     if table not in TABLES:
         raise OrdnetError(f"there is no ablation {table!r}; there are {', '.join(TABLES)}")
     return TABLES[table]
@@ -126,24 +126,24 @@ def ablate(
         raise OrdnetError(f"--seeds and --jobs are at least 1, got {seeds} and {jobs}")
     if jobs > 1 and "WORLD_SIZE" in os.environ:
         raise OrdnetError("--jobs starts processes of its own: use it without torchrun, or torchrun without it")
-    cells = cells_of(table)
+    rows = rows_of(table)
     base = override(base_settings(data, recipe), list(changes))
     split = split or base.data.val_split
     classes = open_dataset(base.data.name, split).classes  # a wrong split is a mistake to hear of before training
     planned = [
-        Job(f"{cell.label}, seed {seed}", cell.settings(base, seed), out / cell.run / f"seed-{seed}")
+        Job(f"{row.label}, seed {seed}", row.settings(base, seed), out / row.run / f"seed-{seed}")
         # seed by seed: the whole table is there early, if only with one seed
         for seed in range(seeds)
-        for cell in cells
+        for row in rows
     ]
     # before the first run: settings that cannot be built, or not with this crop, are refused here
-    costs = [_cost(job.settings, len(classes)) for job in planned[: len(cells)]]
+    costs = [_cost(job.settings, len(classes)) for job in planned[: len(rows)]]
     train_jobs(planned, jobs)
-    rows = [
-        Row(cell.name, cell.label, [job.figures(split) for job in planned[place :: len(cells)]], costs[place])
-        for place, cell in enumerate(cells)
+    trained = [
+        TableRow(row.name, row.label, [job.figures(split) for job in planned[place :: len(rows)]], costs[place])
+        for place, row in enumerate(rows)
     ]
-    return Table(table, base.data.name, split, base.training.epochs, seeds, rows)
+    return Table(table, base.data.name, split, base.training.epochs, seeds, trained)
 
 
 def _cost(settings: Settings, classes: int) -> dict[str, float]:

@@ -19,22 +19,22 @@ from ordnet.inference.samples import CREDIT, sample_picture
 from ordnet.picture import page
 from ordnet.picture.charts import ablation_chart
 from ordnet.recipes import settings_of
-from ordnet.study.ablation import Cell
+from ordnet.study.ablation import PlannedRow
 from ordnet.study.runs import Job, train_jobs
 
 MODEL = "outdoor"
 AT = (0.235, 0.4)
 """The position that is explained, as shares of width and height: a wall of the tower."""
 NETWORKS = (
-    Cell("dilated-fcn", "Dilated FCN (no context)", "dilated-fcn", {"variant": "dilated-fcn"}),
-    Cell("ordnet", "ORDNet", "ordnet", {"variant": "ordnet"}),
+    PlannedRow("dilated-fcn", "Dilated FCN (no context)", "dilated-fcn", {"variant": "dilated-fcn"}),
+    PlannedRow("ordnet", "ORDNet", "ordnet", {"variant": "ordnet"}),
 )
 RANGES = {
     "short": "told by the spot itself: sky, buildings, trees, grounds",
     "middle": "a vehicle is boat, car or tractor, which only the ground around it tells, beyond a neutral ring",
     "long": "pale ground is sand or snow, which only a palm or a pine on the far side tells",
 }
-"""What the generated scenes' classes need to be told apart."""
+"""The context that tells the generated scenes' classes apart, by its range."""
 
 
 def demo(out: Path, say: Callable[[str], None], changes: Sequence[str] = ()) -> Path:
@@ -91,7 +91,7 @@ ordnet serve outdoor            the same in a browser, live"""
 
 
 def _train(out: Path, base: Settings) -> list[Job]:
-    jobs = [Job(cell.label, cell.settings(base, 0), out / "runs" / cell.run) for cell in NETWORKS]
+    jobs = [Job(row.label, row.settings(base, 0), out / "runs" / row.run) for row in NETWORKS]
     train_jobs(jobs, at_once=2)
     return jobs
 

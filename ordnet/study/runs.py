@@ -14,13 +14,14 @@ from torch import distributed
 
 from ordnet.config import Settings
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.session import evaluate
+from ordnet.evaluation.evaluate import evaluate
 from ordnet.files import write_text
 from ordnet.progress import progress
-from ordnet.training.loop import train
-from ordnet.training.run_folder import RunFolder, Stopped, stop_requests
-from ordnet.training.state import check_settings
+from ordnet.training.loop import train_with
+from ordnet.training.run_folder import RunFolder
+from ordnet.training.state import check_settings, is_finished
 from ordnet.training.state import load as load_state
+from ordnet.training.stop import Stopped, stop_requests
 
 STOPPED = "stopped, as asked, and saved; the same command continues"
 
@@ -30,7 +31,7 @@ class Job:
     """One training run."""
 
     name: str
-    """What people are told it is."""
+    """How the run is called on the screen."""
     settings: Settings
     folder: Path
 
@@ -43,10 +44,10 @@ class Job:
             check_settings(state["settings"], self.settings)
         except OrdnetError as error:
             raise OrdnetError(f"{self.folder}: {error}\nchoose another --out") from None
-        return bool(state["progress"]["finished"])
+        return is_finished(state, self.settings)
 
     def figures(self, split: str) -> dict[str, Any]:
-        """Of the last weights, not the best: choosing the best would favour runs that jump about."""
+        """The scores of the last weights, not the best ones: choosing the best would favour runs that jump about."""
         last: dict[str, Any] = RunFolder(self.folder).epochs()[-1]
         if split == self.settings.data.val_split:
             return last
@@ -65,7 +66,7 @@ class Job:
 
 
 def train_jobs(planned: list[Job], at_once: int) -> None:
-    """Those that are not finished yet, in order; under torchrun all processes work on one run after the other."""
+    """Train the runs that are not finished yet, in order; under torchrun all processes work on one after the other."""
     waiting = [job for job in planned if not job.finished()]
     if at_once == 1:
         train_here(waiting, len(planned))
@@ -74,12 +75,13 @@ def train_jobs(planned: list[Job], at_once: int) -> None:
 
 
 def train_here(waiting: list[Job], total: int) -> None:
+    """One run after the other, in this process."""
     main = int(os.environ.get("RANK", "0")) == 0
     for number, job in enumerate(waiting, total - len(waiting) + 1):
         if main:
             print(f"run {number} of {total}: {job.name} → {job.folder}", file=sys.stderr)
         try:
-            train(job.settings, job.folder, resume=True)
+            train_with(job.settings, job.folder, resume=True)
         except Stopped as stopped:
             stopped.args = (STOPPED,)
             raise

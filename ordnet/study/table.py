@@ -1,4 +1,7 @@
-"""Figures of several seeds → mean and spread, beside the paper's; what seeds cannot tell apart is undecided."""
+"""An ablation's table: mean and spread over the seeds, beside the paper's figures.
+
+A difference that the seeds cannot tell from chance is called undecided.
+"""
 
 import csv
 import io
@@ -46,7 +49,9 @@ def undecided(a: Figure, b: Figure) -> bool:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
+    """The figures of one trained network."""
+
     name: str
     label: str
     records: Sequence[dict[str, Any]]
@@ -65,12 +70,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
+    """An ablation's rows beside the paper's, in every form it is written in."""
+
     name: str
     data: str
     split: str
     epochs: int
     seeds: int
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
 
     @property
     def title(self) -> str:
@@ -92,7 +99,7 @@ class Table:
         titles += ["gate", "GFLOPs", "literal GFLOPs", "paper mIoU", "paper pixAcc"]
         return titles, [self._line(row) for row in self.rows]
 
-    def _line(self, row: Row) -> list[str]:
+    def _line(self, row: TableRow) -> list[str]:
         paper = ABLATIONS[self.name].get(row.name, {})
         gate = [row.figure(name) for name in ("gate_mean", "gate_spread")]
         return [
@@ -106,7 +113,7 @@ class Table:
             *(f"{paper[key]:.2f}" if key in paper else "–" for key in ("miou", "pixel_accuracy")),
         ]
 
-    def _difference(self, row: Row) -> str:
+    def _difference(self, row: TableRow) -> str:
         first, own = self.rows[0].figure("miou"), row.figure("miou")
         if row is self.rows[0] or first is None or own is None:
             return "–"

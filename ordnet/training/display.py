@@ -1,7 +1,4 @@
-"""What a person sees of a run: a bar with loss, mIoU, rate, speed and time left, and one line per epoch.
-
-The log's epochs for TensorBoard, through the extra `log`.
-"""
+"""What a person sees of a run: a bar with loss, mIoU, rate, speed and time left, a line per epoch, and TensorBoard."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +9,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ordnet.errors import OrdnetError
+from ordnet.evaluation.words import miou_words, remarks
+
+ADVICE = (
+    "; if that lasts, try --set training.class_weights=auto, a larger training.crop (or data.scale) for small things, "
+    "or more epochs"
+)
+"""What helps a class that is never predicted."""
 
 
 class Display:
-    """Silent on all processes but the first; without a terminal only the lines remain."""
+    """A bar and lines on standard error: silent on all processes but the first, lines only without a terminal."""
 
     def __init__(self, main: bool) -> None:
         self.console = Console(stderr=True, quiet=not main, highlight=False, soft_wrap=True)
+        self._said: list[str] = []
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -47,15 +52,27 @@ class Display:
             self.bar.remove_task(task)
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        """Say in one line how an epoch went; `record` is the log's."""
         parts = [f"epoch {record['epoch']}/{epochs}", f"loss {record['loss']:.4f}"]
         if "miou" in record:
-            parts.append(f"mIoU {_share(record['miou'])}")
+            parts.append(miou_words(record))
             parts.append(f"pixel accuracy {_share(record['pixel_accuracy'])} ({record['protocol']})")
         parts += [f"{name} {_share(value)}" for name, value in record.get("miou_by_range", {}).items()]
         parts += [f"rate {record['rate']:.2g}", f"{record['images_per_second']:.1f} images/s"]
         if "gate_mean" in record:
             parts.append(f"gate {record['gate_mean']:.2f} ± {record['gate_spread']:.2f}")
         self.say(" · ".join(parts))
+        self._remark(record)
+
+    def _remark(self, record: dict[str, Any]) -> None:
+        """Say what the scores do not tell and what was never predicted, whenever that changes."""
+        if "miou" not in record:
+            return
+        found = remarks(record)
+        for remark in found:
+            if remark not in self._said:
+                self.say(f"  {remark}{ADVICE if remark.startswith('never predicted') else ''}")
+        self._said = found
 
 
 def _share(value: float | None) -> str:
@@ -63,7 +80,7 @@ def _share(value: float | None) -> str:
 
 
 class Board:
-    """Writes every number of an epoch's record; does nothing unless it was asked for."""
+    """Every number of an epoch's record for TensorBoard (extra `log`); without a folder it does nothing."""
 
     def __init__(self, folder: Path | None, epoch: int = 0) -> None:
         self._writer: Any = None

@@ -1,4 +1,4 @@
-"""What the network is trained to lower: cross-entropy and Lovász-softmax, and cross-entropy on the auxiliary scores.
+"""The loss: cross-entropy and Lovász-softmax, and cross-entropy on the auxiliary scores.
 
 A batch may be spread over processes and accumulation steps. Each of them sees a micro-batch and returns its part of the
 batch's loss: the parts' sum is the loss, and the sum of their gradients its gradient. (Where processes average their
@@ -34,14 +34,15 @@ def total_loss(
     whose weight is 0 is not computed. Without any pixel that counts all is zero, and so is the gradient.
     """
     losses: dict[str, tuple[float, Tensor]] = {}
+    weights = class_weights_of(settings)
     if settings.cross_entropy > 0:
-        loss = cross_entropy(scores, labels, pixels, settings.class_weights)
+        loss = cross_entropy(scores, labels, pixels, weights)
         losses["cross_entropy"] = settings.cross_entropy, loss
     if settings.lovasz > 0:
         loss = share * lovasz_softmax(scores, labels, per_image=settings.lovasz_per_image)
         losses["lovasz"] = settings.lovasz, loss
     if auxiliary is not None and settings.auxiliary > 0:
-        loss = cross_entropy(auxiliary, labels, pixels, settings.class_weights)
+        loss = cross_entropy(auxiliary, labels, pixels, weights)
         losses["auxiliary"] = settings.auxiliary, loss
     if not losses.keys() & {"cross_entropy", "lovasz"}:
         raise OrdnetError("training.cross_entropy and training.lovasz are both 0: give one of them a weight")
@@ -49,10 +50,20 @@ def total_loss(
     return total, {name: loss.detach() for name, (_, loss) in losses.items()}
 
 
+def class_weights_of(settings: TrainingConfig) -> tuple[float, ...] | None:
+    """The class weights as numbers: `auto` must have been counted before (ordnet.training.prepare)."""
+    if settings.class_weights == "auto":
+        raise OrdnetError("training.class_weights is auto, which is known only once the training labels were counted")
+    return settings.class_weights
+
+
 def cross_entropy(
     scores: Tensor, labels: Tensor, pixels: Tensor | float, class_weights: tuple[float, ...] | None = None
 ) -> Tensor:
-    """Summed over the pixels that count and divided by `pixels`; zero where `pixels` is. At least in float32."""
+    """Cross-entropy summed over the pixels that count and divided by `pixels`; 0 where `pixels` is 0.
+
+    It is computed in float32, or in float64 where the scores are.
+    """
     scores = scores if scores.dtype == torch.float64 else scores.float()
     weights = None
     if class_weights is not None:
@@ -63,9 +74,9 @@ def cross_entropy(
 
 
 def count_pixels(labels: Tensor, class_weights: tuple[float, ...] | None = None) -> float:
-    """What these labels' cross-entropy is divided by: the pixels that count, each by its class's weight if given.
+    """The number of pixels that count, each multiplied by its class's weight if there are weights.
 
-    To be added up over all micro-batches and processes.
+    Summed over all micro-batches and processes this is what cross-entropy is divided by.
     """
     counted = labels[labels != IGNORE]
     if class_weights is None:

@@ -1,4 +1,4 @@
-"""`ordnet.train`: a recipe by name, a data set, a few changes."""
+"""`ordnet.train`: training by the name of a recipe, with a data set and a few changes to the settings."""
 
 import os
 import sys
@@ -11,8 +11,7 @@ import yaml
 from ordnet.config import Settings, override
 from ordnet.errors import OrdnetError
 from ordnet.recipes import settings_of
-from ordnet.training.loop import Run
-from ordnet.training.loop import train as train_as_set
+from ordnet.training.loop import Run, train_with
 from ordnet.training.start import widths_of
 
 
@@ -26,11 +25,13 @@ def train(
     force: bool = False,
     init: str | Path | None = None,
     skip_broken: bool = False,
+    device: str | None = None,
 ) -> Run:
     """Train a parser; what is left are the run folder's files and the last evaluation's figures.
 
     `recipe` is a name from `ordnet recipes` or a settings file; `data` what stands after --data; `changes` either
     {"training.epochs": 5} or ["training.epochs=5"]. The run folder is runs/RECIPE unless `out` says otherwise.
+    `device` is cpu, cuda, cuda:1, mps; without it a GPU where there is one.
     """
     settings = settings_of(recipe)
     given = {key: value for key, value in {"name": data, "skip_broken": skip_broken or None}.items() if value}
@@ -41,17 +42,18 @@ def train(
         raise OrdnetError(f"{recipe} needs your pictures: --data folder:PATH, with the folder they are in as PATH")
     if init:
         settings = _fitted(settings, Path(init), words)
-    return train_as_set(
+    return train_with(
         settings,
         Path(out) if out else Path("runs") / Path(recipe).stem,
         resume=resume,
         force=force,
         init=Path(init) if init else None,
+        device=device,
     )
 
 
 def _fitted(settings: Settings, init: Path, words: Iterable[str]) -> Settings:
-    """As wide as the checkpoint to start from, where --set does not say otherwise."""
+    """The settings with the widths of the checkpoint to start from, where --set does not say otherwise."""
     fixed = {word.partition("=")[0].strip().removeprefix("model.") for word in words}
     widths = widths_of(init, settings.model, fixed)
     if widths and int(os.environ.get("RANK", "0")) == 0:
@@ -61,5 +63,5 @@ def _fitted(settings: Settings, init: Path, words: Iterable[str]) -> Settings:
 
 
 def _word(value: Any) -> str:
-    """As YAML writes it, on one line."""
+    """The value as YAML writes it, on one line."""
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()

@@ -1,39 +1,25 @@
 """A run's folder: what it holds, who may write to it, and its log.
 
 settings.yaml  log.jsonl  curves.png  best.safetensors  last.safetensors  report.html  state/
-
-SIGTERM and Ctrl-C ask a run to save and end; a second Ctrl-C ends it at once.
-
-What a run was made with, for its log: versions, commit, hardware, threads.
 """
 
 import fcntl
 import json
-import os
-import platform
-import resource
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 
-import numpy
-import torch
-
-import ordnet
 from ordnet.errors import OrdnetError
 
 OWN = ("settings.yaml", "log.jsonl", "curves.png", "best.safetensors", "last.safetensors", "report.html", "state",
        "tensorboard")  # fmt: skip
+"""What a run writes."""
 
 
 class RunFolder:
+    """One run's files. Only one process at a time may write to them."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.settings = path / "settings.yaml"
@@ -82,6 +68,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def append(self, record: dict[str, Any]) -> None:
+        """Add one line to the log."""
         with self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
@@ -94,85 +81,12 @@ class RunFolder:
             with self.log.open("r+b") as file:
                 file.truncate(size)
 
-    def epochs(self) -> list[dict[str, Any]]:
-        """The log's epoch records."""
+    def records(self) -> list[dict[str, Any]]:
+        """All that was logged: one record for each start, each resumption and each epoch."""
         if not self.log.exists():
             return []
-        records = (json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines())
-        return [record for record in records if record["event"] == "epoch"]
+        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
 
-
-class Stopped(OrdnetError):
-    """The run was asked to end, and has saved its state."""
-
-    def __init__(self, message: str, request: "StopRequest") -> None:
-        super().__init__(message)
-        # as a shell would report it; another process may have been the one that was asked
-        self.exit_code = 128 + (request.signal or signal.SIGTERM)
-
-
-class StopRequest:
-    def __init__(self) -> None:
-        self.signal: signal.Signals | None = None
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
-
-
-@contextmanager
-def stop_requests() -> Iterator[StopRequest]:
-    """Collects requests while the block is open. Outside the main thread (a notebook's worker) there are none."""
-    request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if request and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        request.signal = signal.Signals(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def describe(device: torch.device, processes: int) -> dict[str, Any]:
-    return {
-        "ordnet": ordnet.__version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "system": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "processes": processes,
-    }
-
-
-def peak_megabytes() -> float:
-    """The most memory that this process has held so far: the GPU's where there is one, else the computer's."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
-def _commit() -> str | None:
-    """Of the source tree ordnet runs from, marked where it has changes; None for an installed package."""
-    folder = Path(ordnet.__file__).parent
-    if not (folder.parent / ".git").exists():
-        return None
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=folder, capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip()
+    def epochs(self) -> list[dict[str, Any]]:
+        """The log's epoch records."""
+        return [record for record in self.records() if record["event"] == "epoch"]

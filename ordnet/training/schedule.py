@@ -1,4 +1,4 @@
-"""How fast what learns: the poly schedule, and the backbone's rate beside everybody else's."""
+"""The learning-rate schedule, and the optimizer with the backbone's rate apart from everything else's."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def poly(step: int, total: int, power: float) -> float:
 
 
 def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str, Any]]:
-    """What learns, as an optimizer's groups: `net.backbone` at rate · batch/16, all else `head_rate` times as fast.
+    """The optimizer's groups: `net.backbone` at rate · batch/16, everything else `head_rate` times as fast.
 
     Frozen parameters are left out. Weight decay is on all others, norms and biases too, as the paper's runs have it.
     `initial_lr` is what `set_rate` starts from.
@@ -37,6 +37,7 @@ def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str,
 
 
 def make_optimizer(net: nn.Module, settings: TrainingConfig) -> optim.Optimizer:
+    """The optimizer that the settings name, with the rates of `parameter_groups`."""
     groups = parameter_groups(net, settings)
     if settings.optimizer == "adamw":
         return optim.AdamW(groups)

@@ -1,5 +1,6 @@
-"""What a run begins with: the network, fresh, from backbone weights, or from a whole checkpoint."""
+"""The network a run begins with: fresh, from backbone weights, or from a whole checkpoint; and its moving average."""
 
+import copy
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def start_network(
     """The same network on every process: its random start is a function of the seed."""
     torch.manual_seed(seed)
     if init is None:
-        return build_from(config, len(names))
+        return build_from(config, len(names), say)
     before = checkpoint.load(find(init))
     # a whole checkpoint brings its backbone along, and knows where that takes its strides
     config = config.model_copy(update={"weights": None, "stride_on": before.net.config.stride_on})
@@ -72,24 +73,26 @@ def _few(names: Sequence[str]) -> str:
 
 
 def freeze_norms(net: nn.Module) -> None:
-    """Batch norms keep the statistics they came with; their scale and shift still learn."""
+    """Let batch norms keep the statistics they came with; their scale and shift still learn."""
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
 
 
 def synchronise_norms(net: Network) -> Network:
-    """Batch norms that see the batches of all GPUs. The backbone knows how its own are converted."""
+    """Let batch norms see the batches of all GPUs. The backbone knows how its own are converted."""
     net.backbone = net.backbone.with_synchronised_norms()
     return nn.SyncBatchNorm.convert_sync_batchnorm(net)
 
 
 class Averaged:
-    """An exponential moving average of a network, which is what is evaluated and kept."""
+    """An exponential moving average of a network, which is what is evaluated and kept.
+
+    torch.optim.swa_utils.AveragedModel gives the same floats to the bit in the same time (5 ms for MobileNetV2), but
+    it rounds batch norm's counters of batches down to 0, and a resumed run would have to keep a counter of its own.
+    """
 
     def __init__(self, net: Network, decay: float) -> None:
-        import copy
-
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
         self.decay = decay
 

@@ -1,12 +1,12 @@
-"""The state a run resumes from: written atomically, the previous one kept, read without running any pickle.
+"""The state a run resumes from: what it consists of, how it is kept, whether it may be continued.
 
-What a run's state consists of, and whether it may be continued with the settings given.
+It is written atomically, the one before it is kept, and it is read without running any pickle.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,10 +17,61 @@ from ordnet.files import write_atomically
 from ordnet.training.start import Averaged
 
 VERSION = 1
+HARMLESS = {"data.workers", "training.save_minutes", "training.tensorboard", "training.patience"}
+"""Settings that may change between two halves of a run: the steps stay the same."""
+
+
+@dataclass
+class RunProgress:
+    """How far a run has come."""
+
+    epoch: int = 0
+    """Whole epochs trained."""
+    step: int = 0
+    """Steps taken in the epoch under way."""
+    best: float = -1.0
+    """The best mIoU so far."""
+    best_epoch: int = 0
+    """The epoch it was reached in, from 1."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """The loss and its parts, summed over the steps of the epoch under way."""
+    vitals: dict[str, float] = field(default_factory=dict)
+    """What was measured at the block in the epoch's last step (ordnet.training.vitals)."""
+    finished: bool = False
+
+
+def snapshot(
+    settings: Settings,
+    net: nn.Module,
+    optimizer: Any,
+    averaged: Averaged | None,
+    progress: RunProgress,
+    log_size: int,
+    class_weights: tuple[float, ...] | None,
+) -> dict[str, Any]:
+    """The run's state: plain values and tensors only, so that it can be read back without running any code."""
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "net": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "averaged": averaged.net.state_dict() if averaged else None,
+        "progress": asdict(progress),
+        "log_size": log_size,
+        "class_weights": class_weights,
+    }
+
+
+def restore(state: dict[str, Any], net: nn.Module, optimizer: Any, averaged: Averaged | None) -> RunProgress:
+    """Put everything back where `snapshot` took it from; returns how far the run had come."""
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+    if averaged:
+        averaged.net.load_state_dict(state["averaged"])
+    return RunProgress(**state["progress"])
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Bring the state to disk as state.pt; what was there before becomes previous.pt."""
+    """Bring the state to disk as state.pt; the state before it becomes previous.pt."""
     current, previous = folder / "state.pt", folder / "previous.pt"
 
     def write(temporary: Path) -> None:
@@ -40,7 +91,7 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """The newest readable state; None where there is none. A damaged one is passed over, said aloud."""
+    """The newest readable state; None where there is none. A damaged one is passed over, and that is said."""
     for name in ("state.pt", "previous.pt"):
         path = folder / name
         if not path.exists():
@@ -59,45 +110,35 @@ def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
     return None
 
 
-if TYPE_CHECKING:
-    from ordnet.training.loop import Progress
-
-HARMLESS = {"data.workers", "training.save_minutes", "training.tensorboard"}
-"""Settings that may change between two halves of a run: the steps stay the same."""
-
-
-def snapshot(
-    settings: Settings, net: nn.Module, optimizer: Any, averaged: Averaged | None, progress: "Progress", log_size: int
-) -> dict[str, Any]:
-    """Plain values and tensors only, so that it can be read back without running any code."""
-    return {
-        "settings": settings.model_dump(mode="json"),
-        "net": net.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "averaged": averaged.net.state_dict() if averaged else None,
-        "progress": asdict(progress),
-        "log_size": log_size,
-    }
-
-
-def restore(state: dict[str, Any], net: nn.Module, optimizer: Any, averaged: Averaged | None) -> dict[str, Any]:
-    """Put everything back; returns the progress."""
-    net.load_state_dict(state["net"])
-    optimizer.load_state_dict(state["optimizer"])
-    if averaged:
-        averaged.net.load_state_dict(state["averaged"])
-    progress: dict[str, Any] = state["progress"]
-    return progress
-
-
 def check_settings(before: dict[str, Any], now: Settings) -> None:
-    """A run resumed with other settings would be neither the one nor the other."""
+    """Refuse to resume a run with other settings: it would be neither the one nor the other.
+
+    More epochs are no other settings: the run goes on for longer.
+    """
     asked = now.model_dump(mode="json")
     changed = [
         f"{section}.{key}: was {before.get(section, {}).get(key)!r}, now {value!r}"
         for section, values in asked.items()
         for key, value in values.items()
-        if f"{section}.{key}" not in HARMLESS and before.get(section, {}).get(key) != value
+        if f"{section}.{key}" not in HARMLESS
+        and before.get(section, {}).get(key, _default(section, key)) != value
+        and not (key == "epochs" and value > before["training"]["epochs"])
     ]
     if changed:
         raise OrdnetError("the run was started with other settings:\n  " + "\n  ".join(changed))
+
+
+def is_finished(state: dict[str, Any], now: Settings) -> bool:
+    """Whether the run needs no more training; more epochs, or more patience with one that ended early, ask for more."""
+    before, training = state["settings"]["training"], now.training
+    if not state["progress"]["finished"]:
+        return False
+    if training.epochs > before["epochs"]:
+        return False
+    ended_early = state["progress"]["epoch"] < training.epochs
+    return not (ended_early and training.patience != before.get("patience"))
+
+
+def _default(section: str, key: str) -> Any:
+    """What a setting was before it existed."""
+    return getattr(Settings(), section).model_dump(mode="json")[key]

@@ -1,6 +1,6 @@
 """Whether the omni-range block is alive: what it adds, how much of that depends on the place, how its gate moves.
 
-The vitals of an epoch in words: whether the omni-range block is alive, and what its gate does.
+`watch` measures this while the network is training; `in_words` says it in sentences.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,21 @@ from ordnet.model.parts import Block
 
 SAMPLES = 8
 """Forward passes looked at; the figures are means over them."""
+_ALIVE, _IDLE = 0.10, 0.05
+"""The size of what depends on the place, relative to the block's input: runs that need context reached 0.3, idle
+blocks 0.02."""
+_STILL = 0.05
+"""A gate that moves less than this treats all positions alike."""
+_CLOSED = 0.02
+"""A gate whose mean is below this lets next to nothing through."""
 
 
 @contextmanager
 def watch(net: nn.Module) -> Iterator[dict[str, float]]:
-    """While the block is open, the first few forward passes are measured; the dictionary is filled at its end.
+    """Measure the first few forward passes within this context; the dictionary is filled when it is left.
 
     added: ‖what the block adds‖ / ‖its input‖ · varying: the share of that which varies over space ·
-    gate_mean and gate_spread: Attn_g over the map. Empty for networks without an omni-range block.
+    gate_mean and gate_spread: mean and deviation of Attn_g over the map. Empty without an omni-range block.
     """
     found: dict[str, float] = {}
     block = getattr(net, "block", None)
@@ -56,13 +63,6 @@ def _measure(block: Block, x: Tensor, y: Tensor) -> dict[str, float]:
         vitals["gate_mean"] = float(gate.mean())
         vitals["gate_spread"] = float(gate.std(correction=0))
     return vitals
-
-
-_ALIVE, _IDLE = 0.10, 0.05
-"""What depends on the place, by the size of the block's input. Runs that need context reached 0.3, idle blocks 0.02."""
-_STILL = 0.05
-"""A gate that moves less than this treats all positions alike."""
-_CLOSED = 0.02
 
 
 def in_words(vitals: dict[str, Any]) -> list[str]:

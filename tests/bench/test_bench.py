@@ -7,9 +7,8 @@ import sys
 import pytest
 import torch
 
-from ordnet.bench import scale
-from ordnet.bench.block import METHODS, PAPER_SIZE, prepare
-from ordnet.bench.measure import Row, interleaved, peak_megabytes
+from ordnet.bench.block import FORMS, METHODS, PAPER_SIZE, exponents, prepare
+from ordnet.bench.measure import Measurement, interleaved, peak_megabytes
 from ordnet.model.flops import gflops
 
 # The paper's table and what can be derived from the text, in 10⁹ operations.
@@ -64,13 +63,13 @@ def test_every_method_runs(name, train):
 
 def test_exponents_of_known_growth():
     rows = [
-        Row("x", seconds=1e-6 * n**power, extra={"form": form, "positions": n})
-        for form, power in zip(scale.FORMS, (1.0, 2.0), strict=True)
+        Measurement("x", seconds=1e-6 * n**power, extra={"form": form, "positions": n})
+        for form, power in zip(FORMS, (1.0, 2.0), strict=True)
         for n in (64, 256, 1024)
     ]
-    fitted = scale.exponents(rows)
-    assert fitted[scale.FORMS[0]] == pytest.approx(1.0)
-    assert fitted[scale.FORMS[1]] == pytest.approx(2.0)
+    fitted = exponents(rows)
+    assert fitted[FORMS[0]] == pytest.approx(1.0)
+    assert fitted[FORMS[1]] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(

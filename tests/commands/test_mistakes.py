@@ -8,7 +8,7 @@ from ordnet.commands import app, main
 from ordnet.config import override
 from ordnet.errors import OrdnetError
 from ordnet.inference.samples import sample_picture
-from ordnet.model.build import RIVALS, VARIANTS, build_from
+from ordnet.model.build import OTHER_BLOCKS, build_from, variants
 from ordnet.recipes import recipes, settings_of
 
 # the words, and what the message must contain; FILE is no picture, FOLDER is empty
@@ -132,7 +132,7 @@ def test_pictures_may_be_named_by_a_setting(run):
     assert "no images/ and labels/ in" in run("train folder-default --set data.name=folder:FOLDER")[1]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", variants())
 def test_every_variant_from_every_light_recipe(variant):
     """One word changes the network; what the recipe says of a block does not stand in its way."""
     for name in ("folder-default", "scenes-tiny", "outdoor"):
@@ -140,7 +140,7 @@ def test_every_variant_from_every_light_recipe(variant):
             settings_of(name), [f"model.variant={variant}", "model.backbone=tiny", "model.output_stride=4"]
         )
         assert build_from(changed.model, 3).config.variant == variant
-    if variant == "dilated-fcn" or variant in RIVALS:
+    if variant in OTHER_BLOCKS:
         clash = override(recipes()["folder-default"].settings, [f"model.variant={variant}", "model.patches=3"])
         with pytest.raises(OrdnetError, match="patches would have no effect"):
             build_from(clash.model, 3)

@@ -251,3 +251,23 @@ def test_unreadable_files_are_reported(model, tmp_path):
     path = photo(tmp_path / "a.png")
     path.chmod(0)
     assert run(model, path, "--out", tmp_path / "out").exit_code == 1
+
+
+def test_probabilities_of_every_class_at_every_pixel(model, tmp_path):
+    picture = photo(tmp_path / "a.png")
+    done = run(model, picture, "--out", tmp_path / "out", "--save", "labels,probabilities")
+    assert done.exit_code == 0, done.output
+    assert names_in(tmp_path / "out") == ["a.json", "a.labels.png", "a.probabilities.npz"]
+    with np.load(tmp_path / "out" / "a.probabilities.npz") as file:  # allow_pickle is off
+        found, classes = file["probabilities"], file["classes"]
+    assert (found.shape, found.dtype, tuple(classes)) == ((3, 30, 40), np.float16, NAMES)
+    np.testing.assert_allclose(found.astype(np.float32).sum(axis=0), 1, atol=2e-3)
+    scores = ordnet.load(model).scores(picture)
+    np.testing.assert_allclose(found, torch.from_numpy(scores).softmax(0).numpy(), atol=1e-3)
+    labels = np.asarray(Image.open(tmp_path / "out" / "a.labels.png"))
+    best = found.max(axis=0)
+    assert (np.take_along_axis(found, labels[None].astype(int), 0)[0] == best).mean() > 0.99
+    again = run(model, picture, "--out", tmp_path / "out", "--save", "labels,probabilities")
+    assert "1 were done already" in again.output
+    refused = run(model, picture, "--out", tmp_path / "o", "--save", "probabilities", "--protocol", "encnet")
+    assert "leave --protocol at whole" in str(refused.exception)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ordnet.bench.loader import scale_then_crop
+from ordnet.bench.training import scale_then_crop
 from ordnet.config import DataConfig
 from ordnet.data.augment import Window, augment, cut_image, cut_label, fit_long_side, generator, random_window
 from ordnet.data.labels import IGNORE

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ordnet.bench import loader as bench
+from ordnet.bench.training import compare_loaders
 from ordnet.config import DataConfig
 from ordnet.data.labels import Classes, identity_rule
 from ordnet.data.loader import Batches, examples, order
@@ -176,7 +176,7 @@ def test_normalising_is_the_textbook_formula():
 
 
 def test_the_benchmark_compares_equal_work():
-    rows = bench.run("scenes", crop=48, images=3, repeats=1)
+    rows = compare_loaders("scenes", crop=48, images=3, repeats=1)
     assert len(rows) == 2 and rows[0].ratio == 1
     assert all(row.extra["images_per_second"] > 0 for row in rows)
 

@@ -16,7 +16,7 @@ from ordnet.errors import OrdnetError
 from ordnet.evaluation import comparison as module
 from ordnet.evaluation.comparison import Comparison, draw, spread, titles
 from ordnet.model import checkpoint
-from ordnet.picture.grid import Bar, Cell, cell_size, fitted, grid
+from ordnet.picture.grid import Cell, ScaleBar, cell_size, fitted, grid
 from ordnet.picture.overlay import colour_map
 from tests.small_data import write_folder
 
@@ -160,7 +160,7 @@ def test_pictures_fit_without_distortion(width, height, cell_width, cell_height)
 def test_a_grid_of_odd_pictures():
     cells = [Cell(np.full((h, w, 3), 7, np.uint8), "words " * 40, False) for h, w in ((5, 200), (200, 5), (1, 1))]
     sheet = np.asarray(
-        grid([cells], ["a title " * 20] * 3, 200, [("sky", (1, 2, 3))], "a note " * 90, Bar(1, 0.2, 0.2))
+        grid([cells], ["a title " * 20] * 3, 200, [("sky", (1, 2, 3))], "a note " * 90, ScaleBar(1, 0.2, 0.2))
     )
     assert (sheet == 7).all(axis=2).sum() == 2001
     assert (sheet == (1, 2, 3)).all(axis=2).any()

@@ -171,3 +171,19 @@ def test_pascal_context_with_background():
     assert figures["miou_59_times_59_60"] == pytest.approx(figures["miou_59"] * 59 / 60)
     with pytest.raises(OrdnetError, match="59 classes, or 60 with background, not 21"):
         pascal_context_figures(Confusion(21))
+
+
+@given(seed=st.integers(0, 10**6), classes=st.integers(2, 9))
+def test_precision_recall_and_f1_agree_with_torchmetrics(seed, classes):
+    from torchmetrics.functional.classification import multiclass_f1_score, multiclass_precision, multiclass_recall
+
+    labels, guesses = draw(seed, classes)
+    ours = counted(labels, guesses, classes)
+    oracle = (torch.from_numpy(guesses).long(), torch.from_numpy(labels).long(), classes)
+    for figure, metric in (
+        (ours.precision(), multiclass_precision), (ours.recall(), multiclass_recall), (ours.f1(), multiclass_f1_score)
+    ):  # fmt: skip
+        expected = metric(*oracle, average="none", ignore_index=255).numpy()
+        np.testing.assert_allclose(np.nan_to_num(figure), expected, atol=1e-6)
+    assert np.array_equal(np.isnan(ours.precision()), ~ours.predicted())
+    assert np.array_equal(np.isnan(ours.recall()), ~ours.in_truth())

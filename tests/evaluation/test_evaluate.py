@@ -13,6 +13,7 @@ from PIL import Image
 import ordnet
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import read_pair
+from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.model.pixels import normalise
 from tests.small_data import CLASSES, write_folder
@@ -87,6 +88,27 @@ def test_from_python(model, folder):
     assert figures["protocol"] == "multiscale"
     assert figures["scales"] == [0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
     assert evaluation.confusion.matrix.sum() == 5 * (40 * 32 - 1)
+
+
+def test_an_exported_model_scores_as_its_checkpoint(model, folder, tmp_path):
+    from ordnet.inference.onnx.export import export
+
+    file = tmp_path / "model.onnx"
+    export(model, file)
+    done = run(file, "--data", f"folder:{folder}", "--json", tmp_path / "scores.json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "scores.json").read_text())
+    expected = ordnet.evaluate(model, f"folder:{folder}").figures()
+    assert figures["pixel_accuracy"] == pytest.approx(expected["pixel_accuracy"], abs=1e-3)
+    assert figures["per_class_iou"] == pytest.approx(expected["per_class_iou"], abs=2e-3)
+    assert (figures["protocol"], figures["images"]) == ("whole", 5)
+    with pytest.raises(OrdnetError, match="protocol whole only"):
+        ordnet.evaluate(file, f"folder:{folder}", protocol="multiscale")
+
+
+def test_a_parser_in_place_of_a_file_is_answered_with_what_to_do(model, folder):
+    with pytest.raises(OrdnetError, match=r"takes a model's file or name, not a Parser"):
+        ordnet.evaluate(ordnet.load(model), f"folder:{folder}")
 
 
 def test_other_classes_are_refused_with_both_lists(model, tmp_path):

@@ -401,3 +401,54 @@ def test_a_parse_that_kept_its_attention_gives_the_same(variant, size):
             assert one is other
         else:
             np.testing.assert_array_equal(one, other)
+
+
+# ---- what is said about the numbers ---------------------------------------------------------------------------
+
+
+def test_the_strongest_weight_is_the_largest_in_magnitude_with_its_sign():
+    found = make()(picture()).attention(20, 10)
+    weights = found.long.copy()
+    weights[:] = -0.001
+    weights[2, 3] = -0.033  # the largest signed weight is -0.001
+    told = dataclasses.replace(found, long=weights)
+    x, y, weight = told.strongest(weights)
+    assert weight == pytest.approx(-0.033)
+    assert (x, y) == found.places.pixel(2, 3)
+    assert told.figures()["long"]["weight"] == pytest.approx(-0.033)
+    assert told.figures()["long"]["strongest"] == [x, y]
+    assert any("strongest -0.033" in note for note in told.row().maps[0].notes)
+
+
+def test_bars_fit_the_data_and_zero_stays_neutral():
+    found = make()(picture()).attention(20, 10)
+    only_negative = dataclasses.replace(found, long=-np.abs(found.long) - 0.01)
+    scale = only_negative.row().maps[0].scale
+    assert (scale.start, scale.end) == (pytest.approx(only_negative.long.min()), 0)
+    assert scale.low == -scale.high  # so that zero has the middle colour
+
+
+@pytest.mark.parametrize(
+    ("value", "closed", "colour"), [(1e-6, True, "dark"), (0.5, False, "middle"), (0.999, False, "bright")]
+)
+def test_a_closed_gate_looks_and_reads_closed(value, closed, colour):
+    found = make()(picture()).attention(20, 10)
+    gate = np.full_like(found.gate, value)
+    told = dataclasses.replace(found, gate=gate, gate_here=value)
+    assert told.closed is closed
+    assert told.figures()["gate"]["closed"] is closed
+    long, gates = told.row().maps[0], told.row().maps[-1]
+    assert bool(long.stamp) is closed
+    low, high = gates.scale.low, gates.scale.high
+    assert 0 <= low < high <= 1
+    assert high - low >= 0.2 - 1e-9
+    share = (value - low) / (high - low)
+    assert {"dark": share < 0.01, "middle": 0.4 < share < 0.6, "bright": share > 0.99}[colour]
+    assert told.draw().size == found.draw().size
+
+
+def test_a_softmax_gate_is_measured_by_what_an_even_one_would_let_through():
+    found = make(chosen={"gate_norm": "softmax"})(picture()).attention(20, 10)
+    even = 1 / found.gate.size
+    assert not dataclasses.replace(found, gate_here=even).closed
+    assert dataclasses.replace(found, gate_here=even / 1000).closed

@@ -14,8 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import ordnet
-from ordnet.bench.model import calibrated
-from ordnet.bench.onnx import WAYS, compare, prepare, run
+from ordnet.bench.networks import RUNTIMES, calibrated, compare_exported, compare_runtimes, prepare_runtime
 from ordnet.commands import app
 from ordnet.errors import OrdnetError
 from ordnet.inference.onnx.check import check
@@ -83,6 +82,8 @@ def test_patches_are_those_of_the_grid(height, width, patches):
     fusion=st.sampled_from(["concat", "sum", "scale", "channel"]),
     similarity=st.sampled_from(["dot", "softmax"]),
     project=st.booleans(),
+    gate_logits=st.sampled_from(["plain", "standard"]),
+    logit_scale=st.sampled_from(["one", "root"]),
     patches=st.integers(1, 4),
     size=st.tuples(st.integers(4, 13), st.integers(4, 13)),
 )
@@ -237,18 +238,18 @@ def test_softmax_and_corners_that_are_not_aligned(tmp_path):
 
 
 def test_bench_beside_torch(model):
-    rows = compare(model[1], "tiny", 40, 48, repeats=1)
-    assert [row.name for row in rows] == list(WAYS.values())
+    rows = compare_exported(model[1], "tiny", 40, 48, repeats=1)
+    assert [row.name for row in rows] == list(RUNTIMES.values())
     assert rows[0].ratio == 1
     assert all(row.seconds > 0 and row.ratio > 0 and row.gflops > 0 and row.peak_mb >= 0 for row in rows)
     with pytest.raises(OrdnetError, match="at least 32x32"):
-        run("tiny", 20, 40, 1)
+        compare_runtimes("tiny", 20, 40, 1)
 
 
 def test_the_contestants_of_the_bench_compute_the_same(model):
-    eager, prepared = (prepare(way, "tiny", 40, 48, "")() for way in ("eager", "prepared"))
+    eager, prepared = (prepare_runtime(way, "tiny", 40, 48, "")() for way in ("eager", "prepared"))
     torch.testing.assert_close(eager, prepared, rtol=1e-4, atol=1e-4)
-    assert prepare("onnx", "tiny", 40, 48, str(model[1]))().shape == (1, 3, 40, 48)
+    assert prepare_runtime("onnx", "tiny", 40, 48, str(model[1]))().shape == (1, 3, 40, 48)
 
 
 def test_mistakes_are_named_before_anything_is_computed(model, tmp_path, monkeypatch):

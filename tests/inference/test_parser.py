@@ -255,3 +255,25 @@ def test_in_memory_files_work():
     Image.fromarray(picture()).save(buffer, "PNG")
     buffer.seek(0)
     assert make()(buffer).labels.shape == (45, 67)
+
+
+def test_a_parse_shows_itself_in_a_line_and_in_a_notebook():
+    parse = make()(picture(300, 400))
+    assert repr(parse).startswith("<Parse of picture, 400 x 300 px: ")
+    assert len(repr(parse)) < 120
+    with Image.open(io.BytesIO(parse._repr_png_())) as shown:
+        assert shown.width >= 800  # picture and overlay
+    assert parse._repr_html_().count("<img ") == 1
+    assert "<script" not in parse._repr_html_()
+
+
+@pytest.mark.parametrize("given_picture", [torch.zeros(3, 8, 8), [1, 2, 3], 7])
+def test_what_is_no_picture_is_answered_with_what_to_do(given_picture):
+    with pytest.raises(OrdnetError, match="takes a file, a PIL image or an RGB array"):
+        make()(given_picture)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has it")
+def test_a_device_that_is_not_there_is_one_line():
+    with pytest.raises(OrdnetError, match=r"^there is no device 'mps' here; use cpu, or none to choose one$"):
+        ordnet.Parser(network(), NAMES, COLOURS, device="mps")

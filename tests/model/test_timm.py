@@ -122,11 +122,11 @@ def test_without_timm_the_message_says_why(content, message, tmp_path, monkeypat
 
 
 def test_train_save_load_predict_evaluate(tmp_path):
-    from ordnet.training.loop import train
+    from ordnet.training.loop import train_with
 
     folder = write_folder(tmp_path / "data")
     settings = small_settings(folder, "model.backbone=timm:test_resnet", "training.epochs=1", "model.auxiliary=true")
-    run = train(settings, tmp_path / "run")
+    run = train_with(settings, tmp_path / "run")
     loaded = checkpoint.load(run.best)
     assert loaded.net.config.backbone == "timm:test_resnet"
     assert loaded.net.config.weights is None

@@ -205,6 +205,28 @@ def test_on_a_phone(server, dark):
         assert not troubles
 
 
+def test_on_a_phone_long_names_stay_inside_and_errors_are_in_view(server, tmp_path):
+    long = tmp_path / f"{'a_name_from_a_camera_' * 6}.png"
+    long.write_bytes(encoded(pixels(60, 90)))
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    with open_page(390, 844, has_touch=True) as (page, _):
+        start(page, server)
+        page.set_input_files("#file", long)
+        page.wait_for_selector(f'#name:text-is("{long.name}")')
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+        page.set_input_files("#file", tmp_path / "broken.jpg")
+        page.wait_for_selector("#trouble:not([hidden])")
+        area = page.evaluate("document.getElementById('trouble').getBoundingClientRect().toJSON()")
+        assert area["top"] >= 0
+        assert area["bottom"] <= 844
+        page.goto(f"{server.url}/docs")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        # a word that is broken is more than a line high
+        names = page.evaluate("[...document.querySelectorAll('th code')].map(e => e.getClientRects().length)")
+        assert set(names) == {1}
+
+
 def test_token_and_a_model_without_attention(plain):
     with open_page() as (page, troubles):
         start(page, plain)

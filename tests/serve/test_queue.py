@@ -11,7 +11,7 @@ import ordnet
 from ordnet.serve.app import make_app
 from ordnet.serve.engine import Engine, Stopped, inspect
 from ordnet.serve.guard import Limits, Refusal
-from ordnet.serve.queue import Stop, Turns
+from ordnet.serve.queue import Stop, WorkQueue
 from tests.serving import COLOURS, NAMES, encoded, pixels
 
 
@@ -40,7 +40,7 @@ def busy(entered: threading.Event):
 
 
 def test_places_are_bounded():
-    turns = Turns(1)
+    turns = WorkQueue(1)
     with turns.place(), turns.place():
         with pytest.raises(Refusal) as refusal, turns.place():
             pass
@@ -63,7 +63,7 @@ def test_one_at_a_time_in_order():
         return run
 
     async def main():
-        turns = Turns(8)
+        turns = WorkQueue(8)
         results = await asyncio.gather(*(turns.run(work(number), forever(), 30) for number in range(6)))
         await turns.close()
         return results
@@ -73,7 +73,7 @@ def test_one_at_a_time_in_order():
 
 def test_who_goes_away_is_stopped_and_the_next_one_runs():
     async def main():
-        turns, left, entered = Turns(8), asyncio.Event(), threading.Event()
+        turns, left, entered = WorkQueue(8), asyncio.Event(), threading.Event()
         first = asyncio.create_task(turns.run(busy(entered), left.wait(), 30))
         await until(entered.is_set)
         waiting_left = asyncio.Event()
@@ -95,7 +95,7 @@ def test_who_goes_away_is_stopped_and_the_next_one_runs():
 
 def test_time_out_stops_the_work():
     async def main():
-        turns, entered = Turns(8), threading.Event()
+        turns, entered = WorkQueue(8), threading.Event()
         with pytest.raises(Refusal) as refusal:
             await turns.run(busy(entered), forever(), 0.05)
         assert refusal.value.status == 504
@@ -109,7 +109,7 @@ def test_failures_reach_the_one_who_asked():
         raise KeyError("mine")
 
     async def main():
-        turns = Turns(0)
+        turns = WorkQueue(0)
         with pytest.raises(KeyError, match="mine"):
             await turns.run(fails, forever(), 30)
         assert await turns.run(lambda stop: 1, forever(), 30) == 1

@@ -19,7 +19,7 @@ from ordnet.errors import OrdnetError
 from ordnet.model.build import build_from
 from ordnet.paper import ABLATIONS
 from ordnet.study.ablation import TABLES, ablate, base_settings, default_recipe
-from ordnet.study.table import Figure, Row, Table, undecided
+from ordnet.study.table import Figure, Table, TableRow, undecided
 from ordnet.training.run_folder import RunFolder
 from tests.small_data import small_settings, write_folder
 
@@ -213,8 +213,8 @@ def test_order_against_the_paper():
         "out-softmax": (0.60, 0.62),
         "out-sigmoid": (0.3, 0.31),
     }
-    rows = [Row(name, name, [record(value) for value in values]) for name, values in scores.items()]
+    rows = [TableRow(name, name, [record(value) for value in values]) for name, values in scores.items()]
     table = Table("gate", "scenes", "test", 2, 2, rows)
     assert [pair["verdict"] for pair in table.order()] == ["agrees", "undecided", "contradicts"]
-    single = Table("gate", "scenes", "test", 2, 1, [Row(n, n, [record(v[0])]) for n, v in scores.items()])
+    single = Table("gate", "scenes", "test", 2, 1, [TableRow(n, n, [record(v[0])]) for n, v in scores.items()])
     assert {pair["verdict"] for pair in single.order()} == {"undecided"}

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordnet.bench.loss import SCORES, make_input, plain_lovasz_softmax, run, step
+from ordnet.bench.training import SCORES, compare_losses, make_input, plain_lovasz_softmax, step
 from ordnet.errors import OrdnetError
 from ordnet.training.lovasz import lovasz_of_probabilities, lovasz_softmax
 from tests import plain_lovasz
@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_the_benchmark_compares_like_with_like():
-    ours, plain = run(repeats=1, batch=1, classes=6, size=20, kinds=["random"])
+    ours, plain = compare_losses(repeats=1, batch=1, classes=6, size=20, kinds=["random"])
     assert (ours.name, plain.name) == ("ours, random scores", "plain, random scores")
     assert ours.ratio == 1
     assert plain.ratio == pytest.approx(plain.seconds / ours.seconds)

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from ordnet.config import Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.evaluation.confusion import Confusion
-from ordnet.evaluation.evaluate import Extremes, evaluate
+from ordnet.evaluation.evaluate import BestAndWorst, evaluate_network
 from ordnet.model import checkpoint
 from ordnet.picture.overlay import marked, most_frequent
 from ordnet.picture.page import figure, page, section, text
 from ordnet.training import state
-from ordnet.training.loop import train
-from ordnet.training.report import facts as run_facts
-from ordnet.training.report.page import Example, RunReport, Shares, report
+from ordnet.training.environment import environment_rows
+from ordnet.training.loop import train_with
+from ordnet.training.report import facts
+from ordnet.training.report.page import Example, RunReport, Shares, report_page
 from ordnet.training.vitals import in_words
 from tests.browser import needs_browser, open_page
 from tests.small_data import small_settings, write_folder
@@ -37,7 +38,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "a <run>"
-    train(small_settings(folder, "training.epochs=1"), out)
+    train_with(small_settings(folder, "training.epochs=1"), out)
     return out
 
 
@@ -64,7 +65,7 @@ def pages(run, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages")
     shutil.copy(run / "report.html", path / "run.html")
     for count in (39, 171):
-        (path / f"{count}.html").write_text(report(many_classes(count)), encoding="utf-8")
+        (path / f"{count}.html").write_text(report_page(many_classes(count)), encoding="utf-8")
     return path
 
 
@@ -155,7 +156,7 @@ def test_its_figures_are_the_log_s(run, folder):
 
 
 def test_a_network_without_attention(folder, tmp_path):
-    html = (train(small_settings(folder, "model.variant=dilated-fcn", "training.epochs=1"), tmp_path).folder /
+    html = (train_with(small_settings(folder, "model.variant=dilated-fcn", "training.epochs=1"), tmp_path).folder /
             "report.html").read_text()  # fmt: skip
     titles = re.findall(r"<h2>(.*?)</h2>", html)
     assert titles == [title for title in SECTIONS if title not in ("Attention", "Is the block alive?")]
@@ -163,7 +164,7 @@ def test_a_network_without_attention(folder, tmp_path):
 
 def test_a_report_that_fails_does_not_cost_the_run(folder, tmp_path, capsys):
     (tmp_path / "report.html").mkdir()  # no file can take this name
-    trained = train(small_settings(folder, "training.epochs=1"), tmp_path)
+    trained = train_with(small_settings(folder, "training.epochs=1"), tmp_path)
     said = capsys.readouterr().err
     assert len([line for line in said.splitlines() if "the report could not be written" in line]) == 1
     assert "Traceback" not in said
@@ -178,9 +179,9 @@ def test_a_finished_run_gets_a_missing_report(run, folder, tmp_path, capsys):
     shutil.copytree(run, out)
     (out / "report.html").unlink()
     settings = small_settings(folder, "training.epochs=1")
-    train(settings, out, resume=True)
+    train_with(settings, out, resume=True)
     assert plain((out / "report.html").read_text()) == plain((run / "report.html").read_text())
-    train(settings, out, resume=True)
+    train_with(settings, out, resume=True)
     assert "nothing to do" in capsys.readouterr().err
 
 
@@ -194,7 +195,7 @@ def test_evaluation_shows_every_picture_once(run, folder):
         assert np.array_equal(truth, data.label(index))
         total.add(truth, labels)
 
-    evaluation = evaluate(checkpoint.load(run / "last.safetensors").net, data, look=look)
+    evaluation = evaluate_network(checkpoint.load(run / "last.safetensors").net, data, look=look)
     assert seen == list(range(9))
     assert np.array_equal(total.matrix, evaluation.confusion.matrix)
 
@@ -205,7 +206,7 @@ def test_evaluation_shows_every_picture_once(run, folder):
 @given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 4))
 def test_extremes(wrong, count):
     """As sorting all pictures by their accuracy would find them; none is both."""
-    extremes = Extremes(count)
+    extremes = BestAndWorst(count)
     for index, pixels in enumerate(wrong):
         truth, labels = np.zeros((3, 5), np.uint8), np.zeros((3, 5), np.uint8)
         truth[0, :3] = 255  # never counts
@@ -224,7 +225,7 @@ def test_extremes(wrong, count):
 
 
 def test_extremes_of_pictures_that_do_not_count_or_are_large():
-    extremes = Extremes(2)
+    extremes = BestAndWorst(2)
     nothing = np.full((4, 4), 255, np.uint8)
     extremes.add(0, np.zeros((4, 4, 3), np.uint8), nothing, nothing)
     assert extremes.seen == 0 and not extremes.best
@@ -271,7 +272,7 @@ def test_cost_over_resumptions(run):
         {"event": "start", "time": 1000.0}, {**epoch, "time": 1060.0},
         {"event": "resume", "time": 9000.0}, {**epoch, "time": 9090.0}, {**epoch, "time": 9160.0},
     ]  # fmt: skip
-    rows = dict(run_facts.cost(records, net, crop=32))
+    rows = dict(facts.cost_rows(records, net, crop=32))
     assert rows["time in all"] == "3 min 40 s, over 2 starts"
     assert rows["an epoch, with its evaluation"] == "1 min 10 s (median)"
     assert rows["operations for a picture of 32 x 32"].endswith("GFLOPs")
@@ -279,12 +280,12 @@ def test_cost_over_resumptions(run):
 
 def test_an_environment_that_changed():
     records = [{"event": "start", "torch": "2.1", "commit": None}, {"event": "resume", "torch": "2.2"}]
-    assert run_facts.environment(records) == [("torch", "2.1, then 2.2")]
+    assert environment_rows(records) == [("torch", "2.1, then 2.2")]
 
 
 def test_changed_settings():
-    assert run_facts.changed(Settings()) == []
-    changed = run_facts.changed(override(Settings(), ["training.rate=0.5", "data.limit=3", "data.scale=[1, 2]"]))
+    assert facts.changed_settings(Settings()) == []
+    changed = facts.changed_settings(override(Settings(), ["training.rate=0.5", "data.limit=3", "data.scale=[1, 2]"]))
     assert set(changed) == {
         ("data.limit", "3", "–"), ("data.scale", "[1.0, 2.0]", "[0.5, 2.0]"), ("training.rate", "0.5", "0.001")
     }  # fmt: skip

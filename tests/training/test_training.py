@@ -9,10 +9,12 @@ from safetensors.torch import load_file
 
 import ordnet
 from ordnet.config import parse
+from ordnet.data.catalogue import open_dataset
+from ordnet.data.dataset import Spread
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.training import state as states
-from ordnet.training.loop import train
+from ordnet.training.loop import train_with
 from tests.small_data import CLASSES, small_settings, write_folder
 
 
@@ -24,7 +26,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "finished"
-    train(small_settings(folder), out)
+    train_with(small_settings(folder), out)
     return out
 
 
@@ -80,12 +82,12 @@ def test_checkpoints_need_nothing_else(finished):
 
 
 def test_the_same_settings_give_the_same_weights(finished, folder, tmp_path):
-    train(small_settings(folder), tmp_path / "again")
+    train_with(small_settings(folder), tmp_path / "again")
     assert_same_weights(final(finished), final(tmp_path / "again"))
 
 
 def test_another_seed_gives_others(finished, folder, tmp_path):
-    train(small_settings(folder, "training.seed=1"), tmp_path / "other")
+    train_with(small_settings(folder, "training.seed=1"), tmp_path / "other")
     assert not torch.equal(final(finished)["head.4.weight"], final(tmp_path / "other")["head.4.weight"])
 
 
@@ -94,8 +96,8 @@ EXACT = ("training.lovasz=0", "training.freeze_norm=true", "model.dropout=0")
 
 def test_accumulation_is_the_whole_batch(folder, tmp_path):
     """Cross-entropy is divided by the pixels of the whole batch, however it is split."""
-    train(small_settings(folder, *EXACT), tmp_path / "whole")
-    train(small_settings(folder, *EXACT, "training.micro_batch=1"), tmp_path / "split")
+    train_with(small_settings(folder, *EXACT), tmp_path / "whole")
+    train_with(small_settings(folder, *EXACT, "training.micro_batch=1"), tmp_path / "split")
     assert_same_weights(final(tmp_path / "whole"), final(tmp_path / "split"), atol=2e-5)
 
 
@@ -109,15 +111,15 @@ def test_accumulation_is_the_whole_batch(folder, tmp_path):
     ],
 )
 def test_options(folder, tmp_path, changes):
-    run = train(small_settings(folder, *changes, "training.epochs=2"), tmp_path / "run")
+    run = train_with(small_settings(folder, *changes, "training.epochs=2"), tmp_path / "run")
     assert run.figures["images"] == 3
     assert all(torch.isfinite(tensor).all() for tensor in final(run.folder).values())
 
 
 def test_average(folder, tmp_path):
     """With an averaged network, the average is what is kept: between its start and the last weights."""
-    plain = train(small_settings(folder, "training.epochs=1"), tmp_path / "plain")
-    averaged = train(small_settings(folder, "training.epochs=1", "training.ema=0.5"), tmp_path / "ema")
+    plain = train_with(small_settings(folder, "training.epochs=1"), tmp_path / "plain")
+    averaged = train_with(small_settings(folder, "training.epochs=1", "training.ema=0.5"), tmp_path / "ema")
     state = states.load(averaged.folder / "state", print)
     assert_same_weights(state["net"], final(plain.folder))
     kept = final(averaged.folder)["head.4.weight"]
@@ -126,7 +128,7 @@ def test_average(folder, tmp_path):
 
 
 def test_frozen_norms_keep_their_statistics(folder, tmp_path):
-    run = train(small_settings(folder, "training.freeze_norm=true", "training.epochs=1"), tmp_path / "frozen")
+    run = train_with(small_settings(folder, "training.freeze_norm=true", "training.epochs=1"), tmp_path / "frozen")
     norms = {k: v for k, v in final(run.folder).items() if k.endswith("running_mean")}
     assert norms
     assert not any(v.any() for v in norms.values())
@@ -135,14 +137,14 @@ def test_frozen_norms_keep_their_statistics(folder, tmp_path):
 def test_a_stage_from_a_checkpoint(finished, folder, tmp_path):
     best = finished / "best.safetensors"
     settings = small_settings(folder, "training.epochs=1", "training.rate=1e-12", "training.freeze_norm=true")
-    train(settings, tmp_path / "same", init=best)
+    train_with(settings, tmp_path / "same", init=best)
     assert_same_weights(load_file(best), final(tmp_path / "same"), atol=1e-6)
 
 
 def test_new_classes_get_a_new_last_layer(finished, tmp_path, capsys):
     other = write_folder(tmp_path / "other", classes=("sky", "ground", "car", "person"))
     settings = small_settings(other, "training.epochs=1", "training.rate=1e-12", "training.freeze_norm=true")
-    train(settings, tmp_path / "stage", init=finished / "best.safetensors")
+    train_with(settings, tmp_path / "stage", init=finished / "best.safetensors")
     assert "the last layer starts anew" in capsys.readouterr().err.replace("\n", " ")
     before, after = load_file(finished / "best.safetensors"), final(tmp_path / "stage")
     assert after["head.4.weight"].shape[0] == 4
@@ -152,7 +154,7 @@ def test_new_classes_get_a_new_last_layer(finished, tmp_path, capsys):
 def test_another_network_is_no_start(finished, folder, tmp_path):
     settings = small_settings(folder, "model.variant=mr")
     with pytest.raises(OrdnetError, match="holds another network"):
-        train(settings, tmp_path / "x", init=finished / "best.safetensors")
+        train_with(settings, tmp_path / "x", init=finished / "best.safetensors")
 
 
 def test_a_start_brings_its_widths_along(folder, tmp_path, capsys):
@@ -174,8 +176,8 @@ def test_a_start_brings_its_widths_along(folder, tmp_path, capsys):
 def test_a_finished_run_is_not_overwritten(finished, folder):
     before = (finished / "last.safetensors").read_bytes()
     with pytest.raises(OrdnetError, match="holds a finished run"):
-        train(small_settings(folder), finished)
-    train(small_settings(folder), finished, resume=True)  # nothing to do
+        train_with(small_settings(folder), finished)
+    train_with(small_settings(folder), finished, resume=True)  # nothing to do
     assert (finished / "last.safetensors").read_bytes() == before
 
 
@@ -185,7 +187,7 @@ def test_force_overwrites_the_run_and_nothing_else(finished, folder, tmp_path):
     out = tmp_path / "copy"
     shutil.copytree(finished, out)
     (out / "notes.txt").write_text("mine")
-    train(small_settings(folder, "training.epochs=1"), out, force=True)
+    train_with(small_settings(folder, "training.epochs=1"), out, force=True)
     assert len(epochs(out)) == 1
     assert (out / "notes.txt").read_text() == "mine"
 
@@ -208,16 +210,16 @@ def test_what_a_killed_run_was_writing_is_taken_away(finished, folder, tmp_path)
     left_over = [out / ".last.1234abcd.tmp.safetensors", out / "state" / ".state.1234abcd.tmp.pt"]
     for path in left_over:
         path.write_bytes(b"half a file")
-    train(small_settings(folder), out, force=True)
+    train_with(small_settings(folder), out, force=True)
     assert not any(path.exists() for path in left_over)
 
 
 def test_other_settings_are_not_resumed(finished, folder, tmp_path):
     out = unfinished(finished, tmp_path)
     with pytest.raises(OrdnetError, match=r"training\.rate: was 0\.05, now 0\.1"):
-        train(small_settings(folder, "training.rate=0.1"), out, resume=True)
+        train_with(small_settings(folder, "training.rate=0.1"), out, resume=True)
     with pytest.raises(OrdnetError, match="unfinished run; continue it with --resume"):
-        train(small_settings(folder), out)
+        train_with(small_settings(folder), out)
 
 
 def test_a_state_cut_short_falls_back(finished, folder, tmp_path, capsys):
@@ -228,7 +230,7 @@ def test_a_state_cut_short_falls_back(finished, folder, tmp_path, capsys):
     shutil.copytree(finished, out)
     current = out / "state" / "state.pt"
     current.write_bytes(current.read_bytes()[:1000])
-    train(small_settings(folder), out, resume=True)
+    train_with(small_settings(folder), out, resume=True)
     assert "is damaged" in capsys.readouterr().err
     assert_same_weights(final(finished), final(out))
     assert [record["epoch"] for record in epochs(out)] == [1, 2, 3]
@@ -240,19 +242,132 @@ def test_no_readable_state_at_all(finished, folder, tmp_path):
     for name in ("state.pt", "previous.pt"):
         (out / "state" / name).write_bytes(b"PK")
     with pytest.raises(OrdnetError, match=r"no state in .* can be read; start over with --force"):
-        train(small_settings(folder), out, resume=True)
+        train_with(small_settings(folder), out, resume=True)
 
 
 def test_a_loss_that_is_not_finite(folder, tmp_path):
     with pytest.raises(OrdnetError, match=r"the loss is not finite at step \d+ \(loss .*cross_entropy .*lovasz"):
-        train(small_settings(folder, "training.rate=1e18", "training.epochs=20"), tmp_path / "wild")
+        train_with(small_settings(folder, "training.rate=1e18", "training.epochs=20"), tmp_path / "wild")
 
 
 def test_a_broken_data_set_is_named_before_training(tmp_path):
     folder = write_folder(tmp_path / "broken")
     (folder / "labels" / "000.png").write_bytes(b"no label")
     with pytest.raises(OrdnetError, match=r"000\.png"):
-        train(small_settings(folder), tmp_path / "run")
+        train_with(small_settings(folder), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    run = train(small_settings(folder, "data.skip_broken=true", "training.epochs=1"), tmp_path / "run")
+    run = train_with(small_settings(folder, "data.skip_broken=true", "training.epochs=1"), tmp_path / "run")
     assert run.figures["images"] == 3
+
+
+# ---- longer, shorter, on fewer pictures ------------------------------------------------------------------------
+
+
+def test_a_finished_run_goes_on_for_more_epochs(folder, tmp_path, capsys):
+    """Its schedule is the longer one's from there on; continued in two pieces it ends as in one."""
+    import shutil
+
+    train_with(small_settings(folder, "training.epochs=1"), tmp_path / "short")
+    shutil.copytree(tmp_path / "short", tmp_path / "again")
+    with pytest.raises(OrdnetError, match="unfinished run; continue it with --resume"):
+        train_with(small_settings(folder, "training.epochs=3"), tmp_path / "short")
+    longer = small_settings(folder, "training.epochs=3")
+    train_with(longer, tmp_path / "short", resume=True)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "goes on to epoch 3 instead of 1, with the schedule of 3 epochs" in said
+    assert "at 69% of its start now (0% in the shorter one)" in said
+    records = epochs(tmp_path / "short")
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert records[1]["rate"] > records[0]["rate"] > records[2]["rate"]
+    assert "epochs: 3" in (tmp_path / "short" / "settings.yaml").read_text()
+    train_with(longer, tmp_path / "again", resume=True)
+    assert_same_weights(final(tmp_path / "short"), final(tmp_path / "again"))
+    with pytest.raises(OrdnetError, match=r"training\.epochs: was 3, now 2"):
+        train_with(small_settings(folder, "training.epochs=2"), tmp_path / "short", resume=True)
+
+
+def test_patience_ends_a_run_early(folder, tmp_path, capsys):
+    still = ("training.rate=1e-12", "training.epochs=6")
+    run = train_with(small_settings(folder, *still, "training.patience=2"), tmp_path / "run")
+    assert [record["epoch"] for record in epochs(run.folder)] == [1, 2, 3]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no better mIoU for 2 epochs (training.patience): ending after epoch 3, the best was epoch 1" in said
+    assert (run.folder / "report.html").exists()
+    train_with(small_settings(folder, *still, "training.patience=2"), run.folder, resume=True)
+    assert "nothing to do" in capsys.readouterr().err
+    train_with(small_settings(folder, *still), run.folder, resume=True)
+    assert [record["epoch"] for record in epochs(run.folder)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_few_pictures_are_evaluated(tmp_path):
+    folder = write_folder(tmp_path / "own", val=9)
+    run = train_with(small_settings(folder, "evaluation.limit=3", "training.epochs=1"), tmp_path / "run")
+    assert run.figures["images"] == 3
+    html = (run.folder / "report.html").read_text()
+    assert "3, evenly spread (evaluation.limit), split val" in html
+    spread = Spread(open_dataset(f"folder:{folder}", "val"), 3)
+    assert list(spread.ids) == ["012", "016", "020"]
+
+
+def test_automatic_class_weights(folder, tmp_path, capsys):
+    """They are counted once, logged, and kept with the state; equal weights given as numbers train the same."""
+    settings = small_settings(folder, "training.class_weights=auto", "training.epochs=1")
+    run = train_with(settings, tmp_path / "auto")
+    weights = json.loads((run.folder / "log.jsonl").read_text().splitlines()[0])["class_weights"]
+    assert states.load(run.folder / "state", print)["class_weights"] == tuple(weights)
+    assert weights[2] > max(weights[:2])  # the thing is rare
+    assert "class weights, by the training labels: sky" in capsys.readouterr().err
+    given = train_with(small_settings(folder, f"training.class_weights={weights}", "training.epochs=1"), tmp_path / "x")
+    assert_same_weights(final(run.folder), final(given.folder))
+    plain = train_with(small_settings(folder, "training.class_weights=none", "training.epochs=1"), tmp_path / "none")
+    assert not torch.equal(final(run.folder)["head.4.weight"], final(plain.folder)["head.4.weight"])
+
+
+def test_a_run_says_what_it_started_from(finished, folder, tmp_path):
+    best = finished / "best.safetensors"
+    run = train_with(small_settings(folder, "training.epochs=1"), tmp_path / "run", init=best)
+    assert (run.folder / "settings.yaml").read_text().startswith(f"# started with --init {best}\n")
+    assert f'<th scope="row">--init</th><td>{best}</td>' in (run.folder / "report.html").read_text()
+    train_with(small_settings(folder, "training.epochs=2"), run.folder, resume=True)
+    assert (run.folder / "settings.yaml").read_text().startswith(f"# started with --init {best}\n")
+
+
+def test_a_single_class_and_void(tmp_path, capsys):
+    folder = write_folder(tmp_path / "own", classes=("crack",), most=0)
+    run = train_with(small_settings(folder, "training.epochs=1"), tmp_path / "run")
+    assert run.figures["miou"] == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "over 1 of 1 class" in said and "have a single class" in said
+    html = (run.folder / "report.html").read_text()
+    assert "every pixel that counts is right" not in html
+    assert "There are none: there is a single class in these labels." in html
+
+
+def test_a_class_that_val_does_not_have_and_one_never_predicted(tmp_path, capsys):
+    folder = write_folder(tmp_path / "own", classes=("sky", "ground", "thing", "nothing"))
+    train_with(small_settings(folder, "training.epochs=1", "training.rate=1e-12"), tmp_path / "run")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "not in the labels of val, so that nothing is known of it: nothing" in said
+    assert "of 4 classes" in said
+    if epochs(tmp_path / "run")[0]["never_predicted"]:
+        assert "try --set training.class_weights=auto" in said
+
+
+def test_files_of_a_run_have_the_usual_mode(finished):
+    import os
+    import stat
+
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in finished.rglob("*"):
+        if path.is_file() and path.name != ".lock":
+            assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask, path
+
+
+def test_a_device_that_is_not_there(folder, tmp_path):
+    with pytest.raises(OrdnetError, match="there is no device 'warp' here"):
+        train_with(small_settings(folder), tmp_path / "run", device="warp")
+    run = train_with(small_settings(folder, "training.epochs=1"), tmp_path / "run", device="cpu")
+    assert ordnet.evaluate(run.best, f"folder:{folder}", device="cpu").images == 3
+    with pytest.raises(OrdnetError, match="there is no device 'warp' here"):
+        ordnet.evaluate(run.best, f"folder:{folder}", device="warp")

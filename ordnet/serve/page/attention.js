@@ -13,6 +13,7 @@ export async function drawMaps(holder, answer, picture) {
   if (answer.long) {
     figures.push(figure(answer, picture, answer.long, weights, {
       title: "Long range", text: "Taken from the whole picture.",
+      stamp: answer.gate?.closed ? "Closed: nothing of this passes" : "",
     }));
   }
   if (answer.middle) {
@@ -22,7 +23,8 @@ export async function drawMaps(holder, answer, picture) {
   }
   if (answer.gate) {
     figures.push(figure(answer, picture, answer.gate, { ramp: LIGHT, fade: () => 0.8 }, {
-      title: "Gate", text: "How much each place lets in.", note: `here ${number(answer.gate.here)}`,
+      title: "Gate", text: "How much each place lets in.",
+      note: `${answer.gate.closed ? "closed here" : "here"}: ${number(answer.gate.here)}`,
     }));
   }
   holder.replaceChildren(...(await Promise.all(figures)));
@@ -32,7 +34,7 @@ const signedFade = (share) => Math.min(1, 0.08 + 0.95 * Math.abs(2 * share - 1))
 const shareFade = (share) => Math.min(1, 0.08 + 0.95 * share);
 const box = ([left, top, right, bottom]) => ({ left, top, right, bottom });
 
-async function figure(answer, picture, map, { ramp, fade }, { title, text, only, note }) {
+async function figure(answer, picture, map, { ramp, fade }, { title, text, only, note, stamp }) {
   const canvas = document.createElement("canvas");
   const shrink = Math.min(1, WIDE / answer.width, WIDE / answer.height);
   canvas.width = Math.max(1, Math.round(answer.width * shrink));
@@ -55,8 +57,10 @@ async function figure(answer, picture, map, { ramp, fade }, { title, text, only,
   outline(context, () => context.arc(x, y, Math.max(6, canvas.width / 45), 0, 7));
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", described(title, map));
-  return framed(canvas, title, text, ramp, map, note);
+  return framed(canvas, title, text, ramp, map, note ?? strongest(map), stamp);
 }
+
+const strongest = (map) => `strongest ${number(map.weight)}`;
 
 /** The picture without colours and pale, so that colours can speak over it. */
 function drawGrey(context, picture) {
@@ -99,7 +103,8 @@ function between(ramp, share) {
   return ramp[first].map((value, i) => value + (ramp[first + 1][i] - value) * (place - first));
 }
 
-function framed(canvas, title, text, ramp, map, note) {
+/** The bar shows the part of the colours that occurs: from the least to the largest number, and zero. */
+function framed(canvas, title, text, ramp, map, note, stamp) {
   const holder = document.createElement("figure");
   const caption = document.createElement("figcaption");
   const [heading, words, scale, ends] = ["b", "span", "div", "div"].map((tag) => document.createElement(tag));
@@ -107,18 +112,25 @@ function framed(canvas, title, text, ramp, map, note) {
   words.textContent = text;
   words.className = "quiet small";
   scale.className = "scale";
-  scale.style.background = `linear-gradient(90deg, ${ramp.map((each) => `rgb(${each})`).join(", ")})`;
+  const [start, end] = map.weight === undefined ? [map.low, map.high] : [Math.min(0, map.min), Math.max(0, map.max)];
+  const share = (value) => (map.high > map.low ? (value - map.low) / (map.high - map.low) : 0.5);
+  const steps = Array.from({ length: 17 }, (_, i) => between(ramp, share(start + ((end - start) * i) / 16)));
+  scale.style.background = `linear-gradient(90deg, ${steps.map((each) => `rgb(${each})`).join(", ")})`;
   ends.className = "ends quiet small";
-  for (const words of [number(map.low), note ?? "", number(map.high)]) {
+  for (const words of [number(start), note, number(end)]) {
     ends.append(Object.assign(document.createElement("span"), { textContent: words }));
   }
   caption.append(heading, words);
-  holder.append(caption, canvas, scale, ends);
+  const shown = document.createElement("div");
+  shown.className = "shown";
+  shown.append(canvas);
+  if (stamp) shown.append(Object.assign(document.createElement("p"), { className: "stamp", textContent: stamp }));
+  holder.append(caption, shown, scale, ends);
   return holder;
 }
 
 function described(title, map) {
-  const where = map.strongest ? `, strongest at x ${map.strongest[0]}, y ${map.strongest[1]}` : "";
+  const where = map.strongest ? `, strongest ${number(map.weight)} at x ${map.strongest[0]}, y ${map.strongest[1]}` : "";
   return `${title}: from ${number(map.min)} to ${number(map.max)}, mean ${number(map.mean)}${where}`;
 }
 

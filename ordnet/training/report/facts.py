@@ -1,4 +1,4 @@
-"""What the report says in tables: the data, the settings that were changed, the cost, the environment."""
+"""The report's tables: the data, the settings that were changed, the cost."""
 
 import json
 import statistics as stats
@@ -18,20 +18,20 @@ from ordnet.training.report.page import Shares
 
 Rows = Sequence[tuple[str, ...]]
 _LABELS, _SECONDS = 300, 5.0
-"""So many labels of the training split are counted, or as many as can be read in that time."""
-_ENVIRONMENT = ("ordnet", "commit", "python", "torch", "numpy", "system", "device", "cores", "threads", "processes",
-                "init")  # fmt: skip
+"""This many labels of the training split are counted, or as many as can be read in that time."""
 
 
-def data(settings: Settings, train_set: Dataset, evaluation: Evaluation) -> tuple[Rows, Shares]:
+def data_rows(settings: Settings, train_set: Dataset, evaluation: Evaluation) -> tuple[Rows, Shares]:
+    """Facts about the data set, and how often each class occurs in its training split."""
     used = min(len(train_set.ids), settings.data.limit or len(train_set.ids))
     found, counted = _counted(train_set, used)
     facts = summary(found, train_set.classes.names)
     of_all = f" of {len(train_set.ids):,} (data.limit)" if used < len(train_set.ids) else ""
+    spread = ", evenly spread (evaluation.limit)" if settings.evaluation.limit else ""
     rows = [
         ("data set", settings.data.name),
         ("training pictures", f"{used:,}{of_all}, split {train_set.split}"),
-        ("evaluated pictures", f"{evaluation.images:,}, split {evaluation.split}"),
+        ("evaluated pictures", f"{evaluation.images:,}{spread}, split {evaluation.split}"),
         ("classes", f"{len(train_set.classes)}"),
     ]
     if facts["width"]:
@@ -66,7 +66,8 @@ def _span(spread: dict[str, float]) -> str:
     return f"{spread['min']:,}–{spread['max']:,}, median {spread['median']:,.0f}"
 
 
-def changed(settings: Settings) -> Rows:
+def changed_settings(settings: Settings) -> Rows:
+    """Name, value and default of each setting that is not the default."""
     here, default = settings.model_dump(mode="json"), Settings().model_dump(mode="json")
     return [
         (f"{section}.{key}", _shown(value), _shown(default[section][key]))
@@ -80,8 +81,8 @@ def _shown(value: Any) -> str:
     return "–" if value is None else json.dumps(value, ensure_ascii=False).strip('"')
 
 
-def cost(records: list[dict[str, Any]], net: Network, crop: int) -> Rows:
-    """The log's clock. What a stopped run did after its last whole epoch is not in it."""
+def cost_rows(records: list[dict[str, Any]], net: Network, crop: int) -> Rows:
+    """Time by the log, speed, size and memory. What a stopped run did after its last whole epoch is not counted."""
     total, spans, before = 0.0, list[float](), 0.0
     for record in records:
         if record["event"] == "epoch":
@@ -109,14 +110,3 @@ def _duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02} min"
     return f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"
-
-
-def environment(records: list[dict[str, Any]]) -> Rows:
-    """Of the start; where a resumption found something else, both."""
-    starts = [record for record in records if record["event"] != "epoch"]
-    rows = []
-    for key in _ENVIRONMENT:
-        values = dict.fromkeys(str(record[key]) for record in starts if record.get(key) is not None)
-        if values:
-            rows.append((key, ", then ".join(values)))
-    return rows

@@ -1,5 +1,6 @@
 """The report of one run: plain figures and arrays in, one HTML page out."""
 
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ordnet.evaluation.confusion import Confusion
+from ordnet.evaluation.words import miou_words, other_rule, remarks
 from ordnet.picture import page
 from ordnet.picture.charts import SCORES, VITALS, curves
 from ordnet.picture.overlay import Colour, marked, most_frequent, overlay
@@ -52,7 +55,7 @@ class RunReport:
     colours: Sequence[Colour]
     ranges: Sequence[str] | None
     figures: dict[str, Any]
-    """Of the last evaluation."""
+    """The last evaluation's."""
     headline: str
     epochs: list[dict[str, Any]]
     """The log's epoch records."""
@@ -75,16 +78,16 @@ class RunReport:
     environment: Rows = field(default=())
 
 
-def report(run: RunReport) -> str:
+def report_page(run: RunReport) -> str:
     """The page, as HTML."""
     return page.page(run.title, list(_sections(run)), run.headline)
 
 
 def _sections(run: RunReport) -> Iterator[Section]:
-    yield page.section("Scores", page.tiles(_headline(run.figures)))
+    yield page.section("Scores", page.tiles(_headline(run.figures)), *map(page.paragraph, _score_words(run.figures)))
     with tempfile.TemporaryDirectory() as folder:
         yield page.section("Curves", page.grid(*_curves(run.epochs, Path(folder))))
-    yield page.section("IoU by class", page.bars(_iou_bars(run)))
+    yield page.section("IoU by class", page.bars(_iou_bars(run)), _by_class(run))
     yield page.section("Confusions", _confusions(run))
     if run.best or run.worst:
         yield page.section(
@@ -116,6 +119,24 @@ def _headline(figures: dict[str, Any]) -> list[tuple[str, str]]:
     return [(words, _number(value)) for words, value in known.items()]
 
 
+def _score_words(figures: dict[str, Any]) -> list[str]:
+    """Which classes the mean is over, and what the scores do not say."""
+    words = [miou_words(figures), other_rule(figures)] if figures.get("per_class_iou") else []
+    return [f"{sentence[0].upper()}{sentence[1:]}." if i > 1 else f"{sentence}."
+            for i, sentence in enumerate([*filter(None, words), *remarks(figures)])]  # fmt: skip
+
+
+def _by_class(run: RunReport) -> str:
+    """Precision, recall and F1 beside the IoU."""
+    confusion = Confusion(len(run.names), run.matrix)
+    columns = (confusion.iou(), confusion.precision(), confusion.recall(), confusion.f1())
+    rows = [(name, *(_number(_known(values[c]), 3) for values in columns)) for c, name in enumerate(run.names)]
+    note = "Precision: how much of what was given to a class is its own. Recall: how much of the class was found."
+    shown = page.table(rows, ("class", "IoU", "precision", "recall", "F1 (Dice)"))
+    # on a narrow screen the table scrolls by itself
+    return f'<div class="wide"><div tabindex="0">{shown}</div></div>{page.paragraph(note)}'
+
+
 def _curves(epochs: list[dict[str, Any]], folder: Path) -> Iterator[str]:
     """One chart each, so that a phone can show them below each other."""
     scores, vitals = {*SCORES, "miou_by_range"}, set(VITALS)
@@ -137,8 +158,7 @@ def _panel(key: str, scores: set[str], vitals: set[str]) -> str:
 
 def _iou_bars(run: RunReport) -> list[Bar]:
     """Best first; classes that do not occur last."""
-    union = run.matrix.sum(0) + run.matrix.sum(1) - np.diagonal(run.matrix)
-    iou = [float(right / all_) if all_ else None for right, all_ in zip(np.diagonal(run.matrix), union, strict=True)]
+    iou = [_known(value) for value in Confusion(len(run.names), run.matrix).iou()]
     order = sorted(range(len(run.names)), key=lambda c: -1.0 if (value := iou[c]) is None else value, reverse=True)
     return [
         Bar(run.names[c], iou[c], _number(iou[c], 3), run.colours[c], f"{run.ranges[c]} range" if run.ranges else "")
@@ -157,7 +177,9 @@ def _confusions(run: RunReport) -> str:
         for truth, taken_for, pixels in most_frequent(run.matrix, _MISTAKES)
     ]
     if not rows:
-        return page.paragraph("There are none: every pixel that counts is right.")
+        single = (totals > 0).sum() < 2
+        words = "there is a single class in these labels" if single else "every pixel that counts is right"
+        return page.paragraph(f"There are none: {words}.")
     shown = page.table(rows, ("most frequent first", "of the class", "of all pixels"))
     if len(run.names) > _LEGIBLE:
         return shown + page.paragraph(f"A matrix of {len(run.names)} classes would not be legible here.")
@@ -198,6 +220,10 @@ def _changed(rows: Rows) -> str:
     if not rows:
         return page.paragraph("All settings are the defaults.")
     return page.table(rows, ("changed", "here", "default"))
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
 
 
 def _number(value: float | None, digits: int = 4) -> str:

@@ -1,12 +1,22 @@
-"""The Lovász-softmax loss, forward and backward, against the plain loop over the classes."""
+"""What training waits for besides the network: the Lovász-softmax loss, and reading and augmenting pictures.
+
+Each of our ways stands beside a plain one that gives the same result: a loop over the classes that sorts all errors,
+and scaling a whole picture before cropping it.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from ordnet.bench.measure import Row, interleaved, peak_megabytes
+from ordnet.bench.measure import Measurement, interleaved, peak_megabytes
+from ordnet.config import DataConfig
+from ordnet.data.augment import augment, generator, random_window
+from ordnet.data.catalogue import open_dataset
+from ordnet.data.dataset import Dataset, read_pair
 from ordnet.data.labels import IGNORE
 from ordnet.progress import progress
 from ordnet.training.lovasz import lovasz_softmax
@@ -15,9 +25,9 @@ SCORES = ("random", "peaked")
 """Like an untrained network's, and like a trained one's: sure of itself, right on four fifths of the regions."""
 
 
-def run(
+def compare_losses(
     repeats: int = 5, batch: int = 2, classes: int = 150, size: int = 240, kinds: Sequence[str] = SCORES
-) -> list[Row]:
+) -> list[Measurement]:
     """Ours and the plain loop on each kind of scores (batch, classes, size, size).
 
     `value` is the loss; `gradient_error` is the distance to the plain loop's gradient in float64, relative to its norm.
@@ -25,21 +35,21 @@ def run(
     rows = []
     for kind in kinds:
         scores, labels = make_input(kind, batch, classes, size)
-        times = interleaved({name: partial(step, name, scores, labels) for name in METHODS}, repeats)
+        times = interleaved({name: partial(step, name, scores, labels) for name in LOSSES}, repeats)
         with progress() as bar:
-            task = bar.add_task("gradient in float64", total=1 + len(METHODS))
+            task = bar.add_task("gradient in float64", total=1 + len(LOSSES))
             exact = step("plain", scores.double(), labels)[1]
-            for name in METHODS:
+            for name in LOSSES:
                 bar.update(task, description=f"peak memory: {name}", advance=1)
                 value, gradient = step(name, scores, labels)
                 case = {"name": name, "kind": kind, "batch": batch, "classes": classes, "size": size}
                 rows.append(
-                    Row(
+                    Measurement(
                         f"{name}, {kind} scores",
                         seconds=times[name].seconds,
                         ratio=times[name].seconds / times["ours"].seconds,
                         spread=times[name].spread,
-                        peak_mb=peak_megabytes("ordnet.bench.loss:prepare", **case),
+                        peak_mb=peak_megabytes("ordnet.bench.training:prepare_loss", **case),
                         extra={"value": value.item(), "gradient_error": _distance(gradient, exact)},
                     )
                 )
@@ -66,18 +76,18 @@ def plain_lovasz_softmax(scores: Tensor, labels: Tensor, ignore: int = IGNORE) -
     return torch.stack(losses).mean() if losses else scores.sum() * 0
 
 
-METHODS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"ours": lovasz_softmax, "plain": plain_lovasz_softmax}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"ours": lovasz_softmax, "plain": plain_lovasz_softmax}
 
 
 def step(name: str, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """One forward and backward pass: the loss and its gradient by the scores."""
     scores = scores.detach().requires_grad_()
-    loss = METHODS[name](scores, labels)
+    loss = LOSSES[name](scores, labels)
     (gradient,) = torch.autograd.grad(loss, scores)
     return loss.detach(), gradient
 
 
-def prepare(name: str, kind: str, batch: int, classes: int, size: int) -> Callable[[], object]:
+def prepare_loss(name: str, kind: str, batch: int, classes: int, size: int) -> Callable[[], object]:
     """The call whose peak memory is measured, in a process of its own."""
     step(name, *make_input(kind, 1, 2, 8))  # what torch sets up on first use is not the loss's
     return partial(step, name, *make_input(kind, batch, classes, size))
@@ -100,3 +110,63 @@ def make_input(kind: str, batch: int, classes: int, size: int) -> tuple[Tensor, 
     scores = torch.randn(batch, classes, size, size, generator=generator).mul_(1.5)
     peaks = torch.full((batch, 1, size, size), 12.0)
     return scores.scatter_add_(1, guesses.unsqueeze(1), peaks), labels.contiguous()
+
+
+Augment = Callable[[Image.Image, np.ndarray, np.random.Generator, int, DataConfig], tuple[np.ndarray, np.ndarray]]
+
+
+def compare_loaders(
+    spec: str, split: str = "train", crop: int = 224, base_size: int | None = None, images: int = 64, repeats: int = 5
+) -> list[Measurement]:
+    """Both ways read the first `images` of the split in one process and stack them into 8-bit tensors, crop x crop.
+
+    Scales are 0.5 to 2 of each picture's own size, or of `base_size` for its long side.
+    """
+    dataset = open_dataset(spec, split)
+    settings = DataConfig(name=spec, base_size=base_size)
+    count = min(images, len(dataset.ids))
+    contestants = {
+        "scale and crop in one step": partial(_read, dataset, count, crop, settings, augment),
+        "scale everything, then crop": partial(_read, dataset, count, crop, settings, scale_then_crop),
+    }
+    timings = interleaved(contestants, repeats)
+    ours = next(iter(timings.values())).seconds
+    return [
+        Measurement(
+            name=name,
+            seconds=timing.seconds,
+            spread=timing.spread,
+            ratio=timing.seconds / ours,
+            extra={"images_per_second": count / timing.seconds},
+        )
+        for name, timing in timings.items()
+    ]
+
+
+def _read(
+    dataset: Dataset, count: int, crop: int, settings: DataConfig, way: Augment
+) -> tuple[torch.Tensor, torch.Tensor]:
+    pairs = [way(*read_pair(dataset, index), generator(0, 0, index), crop, settings) for index in range(count)]
+    images, labels = zip(*pairs, strict=True)
+    return torch.from_numpy(np.stack(images)), torch.from_numpy(np.stack(labels))
+
+
+def scale_then_crop(
+    image: Image.Image, label: np.ndarray, rng: np.random.Generator, crop: int, settings: DataConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """The plain way to what `augment` does without jitter: the same draws, the same pixels."""
+    window = random_window(image.width, image.height, rng, crop, settings)
+    size = window.to_width, window.to_height
+    image = image.resize(size, Image.Resampling.BILINEAR)
+    classes = Image.fromarray(label).resize(size, Image.Resampling.NEAREST)
+    box = (window.left, window.top, window.left + window.columns, window.top + window.rows)
+    image, classes = image.crop(box), classes.crop(box)
+    if rng.random() < 0.5 and settings.flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        classes = classes.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if image.size != (crop, crop):
+        framed = Image.new("RGB", (crop, crop)), Image.new("L", (crop, crop), IGNORE)
+        framed[0].paste(image)
+        framed[1].paste(classes)
+        image, classes = framed
+    return np.array(image), np.array(classes)

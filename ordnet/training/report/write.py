@@ -1,9 +1,5 @@
-"""A run's report: what the log, the last evaluation and the data set say, put together for ordnet.training.report.page.
+"""A run's report: what the log, the last evaluation and the data set say, put together for the page."""
 
-Attention at two positions of one picture, for the report.
-"""
-
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,37 +9,41 @@ from PIL import Image
 
 from ordnet.config import Settings, read
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.dataset import Dataset
+from ordnet.data.dataset import Dataset, Spread
 from ordnet.data.labels import IGNORE
-from ordnet.evaluation.evaluate import Evaluation, Extremes, Seen, evaluate
+from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, Seen, evaluate_network
+from ordnet.evaluation.words import miou_words
 from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import protocol
+from ordnet.inference.scale import long_side_of
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
-from ordnet.training.report import facts as run_facts
-from ordnet.training.report.page import Example, RunReport, report
+from ordnet.training.environment import environment_rows
+from ordnet.training.report import facts
+from ordnet.training.report.page import Example, RunReport, report_page
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.vitals import in_words
 
 PICTURES = 3
-"""So many of the best, and of the worst."""
+"""This many of the best, and of the worst."""
+_MOST = 4_000_000
+"""Attention to a picture of more pixels is looked at in a smaller copy."""
 
 
-def write(
+def write_report(
     folder: RunFolder,
     settings: Settings,
     net: Network,
     train_set: Dataset,
     val_set: Dataset,
     evaluation: Evaluation,
-    extremes: Extremes,
+    extremes: BestAndWorst,
 ) -> None:
-    """Write report.html; `evaluation` and `extremes` are of `net` on `val_set`."""
-    records = [json.loads(line) for line in folder.log.read_text(encoding="utf-8").splitlines()]
-    epochs = [record for record in records if record["event"] == "epoch"]
-    facts, shares = run_facts.data(settings, train_set, evaluation)
+    """Write report.html; `evaluation` and `extremes` come from `net` on `val_set`."""
+    records, epochs = folder.records(), folder.epochs()
+    data_rows, shares = facts.data_rows(settings, train_set, evaluation)
     classes = evaluation.classes
     run = RunReport(
         title=folder.path.resolve().name,
@@ -59,18 +59,18 @@ def write(
         examples_note=_examples_note(extremes, evaluation),
         attention=attention_examples(net, val_set, extremes.best),
         vitals=in_words(epochs[-1]),
-        data=facts,
+        data=data_rows,
         shares=shares,
-        changed=run_facts.changed(settings),
+        changed=[*facts.changed_settings(settings), *_origin(records)],
         settings=settings.to_yaml(),
-        cost=run_facts.cost(records, net, settings.training.crop),
-        environment=run_facts.environment(records),
+        cost=facts.cost_rows(records, net, settings.training.crop),
+        environment=environment_rows(records),
     )
-    write_text(folder.report, report(run))
+    write_text(folder.report, report_page(run))
 
 
 def guarded(say: Callable[[str], None], make: Callable[[], object]) -> None:
-    """A trained network is worth more than its report: whatever goes wrong in `make` is said, and no more."""
+    """Run `make`, which writes the report. A trained network is worth more: an error is said and goes no further."""
     try:
         make()
     except Exception as error:  # from plotting to a full disk
@@ -78,17 +78,20 @@ def guarded(say: Callable[[str], None], make: Callable[[], object]) -> None:
         say(f"the report could not be written ({type(error).__name__}: {reason}); the run itself is complete")
 
 
-def rebuild(path: str | Path) -> Path:
+def rebuild_report(path: str | Path) -> Path:
     """Evaluate a run folder's last network again and write its report anew."""
     folder = RunFolder(Path(path))
-    settings, net = read(folder.settings), checkpoint.load(folder.last).net
+    settings, last = read(folder.settings), checkpoint.load(folder.last)
+    net = last.net
     train_set, val_set = (open_dataset(settings.data.name, s) for s in (settings.data.split, settings.data.val_split))
-    extremes = Extremes(PICTURES)
-    evaluation = evaluate(
+    if settings.evaluation.limit:
+        val_set = Spread(val_set, settings.evaluation.limit)
+    extremes = BestAndWorst(PICTURES)
+    evaluation = evaluate_network(
         net, val_set, protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
-        skip_broken=settings.data.skip_broken, look=extremes.add,
+        skip_broken=settings.data.skip_broken, look=extremes.add, long_side=long_side_of(None, last.about),
     )  # fmt: skip
-    write(folder, settings, net, train_set, val_set, evaluation, extremes)
+    write_report(folder, settings, net, train_set, val_set, evaluation, extremes)
     return folder.report
 
 
@@ -103,7 +106,13 @@ def _headline(evaluation: Evaluation, epochs: list[dict[str, Any]]) -> str:
     if not scored:
         return words
     best = max(scored, key=lambda record: record["miou"])
-    return f"{words} The best epoch was {best['epoch']}, with mIoU {best['miou']:.4f}; it is kept as best.safetensors."
+    return f"{words} The best epoch was {best['epoch']}, with {miou_words(best)}; it is kept as best.safetensors."
+
+
+def _origin(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """What the run was started with beside its settings: --init."""
+    began = [record["init"] for record in records if record["event"] == "start" and record.get("init")]
+    return [("--init", path, "–") for path in began]
 
 
 def _example(seen: Seen, data: Dataset) -> Example:
@@ -115,7 +124,7 @@ def _example(seen: Seen, data: Dataset) -> Example:
     return Example(data.ids[seen.index], about, seen.image, seen.truth, seen.labels)
 
 
-def _examples_note(extremes: Extremes, evaluation: Evaluation) -> str:
+def _examples_note(extremes: BestAndWorst, evaluation: Evaluation) -> str:
     if extremes.seen == evaluation.images:
         return f"By pixel accuracy, of {extremes.seen:,} pictures."
     return (
@@ -124,12 +133,11 @@ def _examples_note(extremes: Extremes, evaluation: Evaluation) -> str:
     )
 
 
-_MOST = 4_000_000
-"""Pixels beyond which a picture is looked at in a smaller copy."""
-
-
 def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> list[tuple[Image.Image, str]]:
-    """Drawings with captions; none for a network without attention, or where no picture was parsed."""
+    """Drawings, with captions, of the attention at two positions of the best picture.
+
+    There are none for a network without attention, or where no picture was parsed.
+    """
     if why_not(net) or not best:
         return []
     seen = best[0]

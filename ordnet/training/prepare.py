@@ -1,0 +1,223 @@
+"""Everything a run works with, made before its first step: data, network, optimizer, and how far it had come."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import distributed
+
+from ordnet.config import Settings, TrainingConfig
+from ordnet.data.catalogue import open_dataset
+from ordnet.data.check import class_weights, quick_check, usual_long_side
+from ordnet.data.dataset import Dataset, Spread, notes_of
+from ordnet.data.loader import Batches
+from ordnet.errors import OrdnetError
+from ordnet.files import write_text
+from ordnet.inference.parser import find_device
+from ordnet.model.network import Network
+from ordnet.training import state as states
+from ordnet.training.display import Board, Display
+from ordnet.training.environment import describe
+from ordnet.training.loss import class_weights_of
+from ordnet.training.run_folder import RunFolder
+from ordnet.training.schedule import make_optimizer, poly
+from ordnet.training.start import Averaged, start_network, synchronise_norms
+from ordnet.training.state import RunProgress
+from ordnet.training.step import Trainee
+
+
+@dataclass
+class Setup:
+    """What the loop works with. Only `progress` and the parameters change while it runs."""
+
+    settings: Settings
+    folder: RunFolder
+    accelerator: Accelerator
+    display: Display
+    board: Board
+    train_set: Dataset
+    val_set: Dataset
+    batches: Batches
+    net: Network
+    averaged: Averaged | None
+    model: Any
+    """`net` as it is trained: wrapped for several processes, compiled where that was asked for."""
+    optimizer: Any
+    progress: RunProgress
+    class_weights: tuple[float, ...] | None
+    """Those of the settings, or what `auto` came to."""
+    long_side: int
+    """How large the network sees pictures: checkpoints keep it, so that larger ones are parsed at this scale."""
+
+    @property
+    def training(self) -> TrainingConfig:
+        """The settings' section, with the class weights as numbers."""
+        return self.settings.training.model_copy(update={"class_weights": self.class_weights})
+
+    @property
+    def kept(self) -> Network:
+        """The network that is evaluated and written to checkpoints."""
+        return self.averaged.net if self.averaged else self.net
+
+    @property
+    def rate(self) -> float:
+        """The backbone's learning rate at this moment."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def save_state(self) -> None:
+        """Write down what `--resume` needs; only the first process does."""
+        if self.accelerator.is_main_process:
+            parts = (self.net, self.optimizer, self.averaged, self.progress)
+            taken = states.snapshot(self.settings, *parts, self.folder.log_size(), self.class_weights)
+            states.save(self.folder.state, taken)
+
+
+def make_accelerator(training: TrainingConfig, device: str | None = None) -> Accelerator:
+    """The device to train on, and the other processes; without a name a GPU where there is one."""
+    chosen = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.index is not None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise OrdnetError(
+                f"--device {device} with several processes: each takes a GPU of its own; say cuda, or cpu"
+            )
+        torch.cuda.set_device(chosen)
+    precision = "no"
+    # half precision is for GPUs: on CPUs bfloat16 is many times slower than float32
+    if training.mixed_precision and chosen.type == "cuda":
+        precision = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+    return Accelerator(cpu=chosen.type == "cpu", mixed_precision=precision)
+
+
+def earlier_state(
+    folder: RunFolder, settings: Settings, resume: bool, force: bool, display: Display, main: bool
+) -> dict[str, Any] | None:
+    """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked."""
+    if force and main:
+        folder.clear()
+    if distributed.is_initialized():
+        distributed.barrier()  # the others look at the folder after it was cleared
+    if force:
+        return None
+    found = states.load(folder.state, display.say)
+    if found is None:
+        if resume:
+            display.say(f"{folder.path} has no state yet: starting from the beginning")
+        return None
+    if states.is_finished(found, settings) and not resume:
+        raise OrdnetError(f"{folder.path} holds a finished run; choose another --out, or --force to overwrite it")
+    if not resume:
+        raise OrdnetError(f"{folder.path} holds an unfinished run; continue it with --resume, or --force to start over")
+    states.check_settings(found["settings"], settings)
+    return found
+
+
+def prepare(
+    settings: Settings,
+    folder: RunFolder,
+    accelerator: Accelerator,
+    display: Display,
+    found: dict[str, Any] | None,
+    init: Path | None,
+) -> Setup:
+    """Open the data, build the network or put it back to the state `found`, and begin the run's log."""
+    training, main = settings.training, accelerator.is_main_process
+    train_set, val_set = _open_data(settings, display, main)
+    batches = Batches(
+        train_set, settings.data,
+        crop=training.crop, batch_size=training.batch_size, seed=training.seed,
+        rank=accelerator.process_index, world=accelerator.num_processes,
+    )  # fmt: skip
+
+    weights = _class_weights(settings, train_set, found)
+    if settings.training.class_weights == "auto" and found is None and weights:
+        shown = ", ".join(f"{name} {weight:g}" for name, weight in zip(train_set.classes.names, weights, strict=True))
+        display.say(f"class weights, by the training labels: {shown}")
+    net = start_network(settings.model, train_set.classes.names, init, training.seed, display.say)
+    if not (settings.model.weights or init or found or settings.model.backbone == "tiny"):
+        display.say(f"{settings.model.backbone} starts at random: model.weights names no file, and there is no --init")
+    if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
+        net = synchronise_norms(net)
+    if training.channels_last:
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = net.to(accelerator.device)
+    optimizer: Any = make_optimizer(net, training)
+    averaged = Averaged(net, training.ema) if training.ema else None
+    progress = RunProgress()
+    if found is not None:
+        progress = states.restore(found, net, optimizer, averaged)
+        display.say(f"resuming after {progress.epoch} epochs and {progress.step} of {batches.steps} steps")
+        _say_schedule(found["settings"]["training"]["epochs"], settings, batches.steps, progress, display)
+        progress.finished = False
+    if main:
+        _begin_log(settings, folder, accelerator, found, init, weights)
+    board = Board(folder.path / "tensorboard" if main and training.tensorboard else None, progress.epoch)
+    model: Any = Trainee(net)
+    model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
+    return Setup(
+        settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, model, optimizer,
+        progress, weights, settings.data.long_side or usual_long_side(train_set),
+    )  # fmt: skip
+
+
+def _open_data(settings: Settings, display: Display, main: bool) -> tuple[Dataset, Dataset]:
+    train_set = open_dataset(settings.data.name, settings.data.split)
+    val_set = open_dataset(settings.data.name, settings.data.val_split)
+    if main:
+        for note in dict.fromkeys((*notes_of(train_set), *notes_of(val_set))):
+            display.say(note)
+        if not settings.data.skip_broken:
+            for remark in dict.fromkeys((*quick_check(train_set), *quick_check(val_set))):
+                display.say(remark)
+    limit = settings.evaluation.limit
+    if limit and limit < len(val_set.ids):
+        display.say(f"evaluating on {limit:,} of {len(val_set.ids):,} pictures, evenly spread (evaluation.limit)")
+        val_set = Spread(val_set, limit)
+    return train_set, val_set
+
+
+def _begin_log(
+    settings: Settings,
+    folder: RunFolder,
+    accelerator: Accelerator,
+    found: dict[str, Any] | None,
+    init: Path | None,
+    weights: tuple[float, ...] | None,
+) -> None:
+    """Write the settings, with what --init began with, and the record of this start."""
+    if found is not None:
+        folder.cut_log(found["log_size"])
+    starts = [record for record in folder.records() if record["event"] == "start"]
+    began_with = starts[0].get("init") if starts else init
+    origin = f"# started with --init {began_with}\n" if began_with else ""
+    write_text(folder.settings, origin + settings.to_yaml())
+    record: dict[str, Any] = {"event": "start" if found is None else "resume", "time": time.time()}
+    record |= {"init": str(init)} if init else {}
+    record |= {"class_weights": weights} if settings.training.class_weights == "auto" else {}
+    folder.append({**record, **describe(accelerator.device, accelerator.num_processes)})
+
+
+def _class_weights(settings: Settings, train_set: Dataset, found: dict[str, Any] | None) -> tuple[float, ...] | None:
+    """The weights as numbers. A resumed run keeps those it began with."""
+    if settings.training.class_weights != "auto":
+        return class_weights_of(settings.training)
+    if found is not None:
+        return tuple(found["class_weights"])
+    used = min(len(train_set.ids), settings.data.limit or len(train_set.ids))
+    return class_weights(Spread(train_set, used, used))
+
+
+def _say_schedule(before: int, settings: Settings, steps: int, progress: RunProgress, display: Display) -> None:
+    """A run that goes on for longer follows the longer schedule from here."""
+    training = settings.training
+    if training.epochs == before:
+        return
+    done = progress.epoch * steps + progress.step
+    then, now = (poly(done, epochs * steps, training.power) for epochs in (before, training.epochs))
+    display.say(
+        f"the run goes on to epoch {training.epochs} instead of {before}, with the schedule of {training.epochs} "
+        f"epochs: the learning rate is at {now:.0%} of its start now ({then:.0%} in the shorter one), and falls to 0"
+    )

@@ -1,0 +1,99 @@
+"""One step of the optimizer on a batch that may be spread over processes and micro-batches."""
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, distributed, nn
+
+from ordnet.config import TrainingConfig
+from ordnet.data.loader import Batch
+from ordnet.errors import OrdnetError
+from ordnet.model.network import Network
+from ordnet.model.pixels import normalise
+from ordnet.training.loss import class_weights_of, count_pixels, total_loss
+
+
+class Trainee(nn.Module):
+    """The network's training pass as a `forward`, which is all that DistributedDataParallel can wrap."""
+
+    def __init__(self, net: Network) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor, small: bool) -> tuple[Tensor, Tensor | None]:
+        return self.net.training_scores(images, small)
+
+
+def take_step(
+    accelerator: Accelerator, model: nn.Module, optimizer: Any, batch: Batch, training: TrainingConfig, step: int
+) -> dict[str, float]:
+    """Train on this process's share of the batch; returns the whole batch's loss and its parts.
+
+    `step` counts from the beginning of the run.
+    """
+    _seed(training.seed, step, accelerator.process_index)
+    small = training.loss_at == "scores"
+    truth = accelerator.unwrap_model(model).net.labels_at_scores(batch.labels) if small else batch.labels
+    counted = count_pixels(truth, class_weights_of(training))
+    pixels = float(_summed(torch.tensor([counted], dtype=torch.float64), accelerator))
+    size = training.micro_batch or len(batch.images)
+    micro_batches = list(zip(batch.images.split(size), truth.split(size), strict=True))
+    sums: dict[str, Tensor] = {}
+    for index, (images, labels) in enumerate(micro_batches):
+        images, labels = images.to(accelerator.device), labels.to(accelerator.device)
+        last = index == len(micro_batches) - 1
+        # processes exchange gradients once, with the last micro-batch
+        with nullcontext() if last else accelerator.no_sync(model):
+            with accelerator.autocast():
+                scores, auxiliary = model(normalise(images), small)
+            share = len(images) / training.batch_size
+            loss, parts = total_loss(scores, auxiliary, labels, training, pixels, share)
+            # processes average their gradients, but the parts are meant to be added
+            accelerator.backward(loss * accelerator.num_processes)
+        for name, value in {"loss": loss.detach(), **parts}.items():
+            sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value
+    stacked = _summed(torch.stack([value.double().cpu() for value in sums.values()]), accelerator)
+    losses = dict(zip(sums, stacked.tolist(), strict=True))
+    _refuse_wild(losses, step)
+    if training.clip:
+        accelerator.clip_grad_norm_(model.parameters(), training.clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return losses
+
+
+def anybody(flag: bool, device: torch.device) -> bool:
+    """Whether any process has the flag up: all must leave the loop at the same step."""
+    if not distributed.is_initialized():
+        return flag
+    votes = torch.tensor([float(flag)], device=device)
+    distributed.all_reduce(votes)
+    return bool(votes.item())
+
+
+def _seed(seed: int, step: int, process: int) -> None:
+    """Dropout differs by step and process, and a resumed run repeats it."""
+    torch.manual_seed(np.random.SeedSequence((seed, step, process)).generate_state(1).item())
+
+
+def _summed(values: Tensor, accelerator: Accelerator) -> Tensor:
+    """Add the values up over all processes, in float64 on the CPU."""
+    if accelerator.num_processes == 1:
+        return values
+    values = values.to(accelerator.device)
+    distributed.all_reduce(values)
+    return values.cpu()
+
+
+def _refuse_wild(losses: dict[str, float], step: int) -> None:
+    if math.isfinite(losses["loss"]):
+        return
+    shown = ", ".join(f"{name} {value:g}" for name, value in losses.items())
+    raise OrdnetError(
+        f"the loss is not finite at step {step} ({shown}); the last good state is kept. "
+        f"Try a lower training.rate, or training.clip, and start again from it with --force --init"
+    )
