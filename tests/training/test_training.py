@@ -84,6 +84,8 @@ def test_checkpoints_need_nothing_else(finished):
 def test_the_same_settings_give_the_same_weights(finished, folder, tmp_path):
     train_with(small_settings(folder), tmp_path / "again")
     assert_same_weights(final(finished), final(tmp_path / "again"))
+    for name in ("last.safetensors", "best.safetensors"):
+        assert (finished / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
 def test_another_seed_gives_others(finished, folder, tmp_path):
