@@ -204,6 +204,7 @@ def _evaluate(setup: Setup) -> Scored:
             protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
             device=setup.accelerator.device,
             progress=lambda _: advance(""), skip_broken=settings.data.skip_broken, look=pictures.add,
+            long_side=setup.long_side,
         )  # fmt: skip
     return Scored(evaluation, pictures)
 
@@ -234,6 +235,7 @@ def _keep(path: Path, setup: Setup, record: dict[str, Any]) -> None:
     """Write a checkpoint that says where it comes from."""
     about = {key: record[key] for key in ABOUT if key in record}
     about |= {"crop": setup.settings.training.crop, "base_size": setup.settings.data.base_size}
+    about |= {"long_side": setup.long_side} if setup.long_side else {}
     classes = setup.train_set.classes
     try:
         checkpoint.save(path, setup.kept, classes.names, classes.colours, about)

@@ -12,7 +12,7 @@ from torch import distributed
 
 from ordnet.config import Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import class_weights, quick_check
+from ordnet.data.check import class_weights, quick_check, usual_long_side
 from ordnet.data.dataset import Dataset, Spread, notes_of
 from ordnet.data.loader import Batches
 from ordnet.errors import OrdnetError
@@ -55,6 +55,8 @@ class Setup:
     """Those of the settings, or what `auto` came to."""
     data: dict[str, Any]
     """The data set's fingerprint."""
+    long_side: int
+    """How large the network sees pictures: checkpoints keep it, so that larger ones are parsed at this scale."""
 
     @property
     def training(self) -> TrainingConfig:
@@ -173,7 +175,7 @@ def prepare(
     model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
     return Setup(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, model, optimizer,
-        progress, weights, data,
+        progress, weights, data, settings.data.long_side or usual_long_side(train_set),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import protocol
+from ordnet.inference.scale import long_side_of
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.training.environment import environment_rows
@@ -80,14 +81,15 @@ def guarded(say: Callable[[str], None], make: Callable[[], object]) -> None:
 def rebuild_report(path: str | Path) -> Path:
     """Evaluate a run folder's last network again and write its report anew."""
     folder = RunFolder(Path(path))
-    settings, net = read(folder.settings), checkpoint.load(folder.last).net
+    settings, last = read(folder.settings), checkpoint.load(folder.last)
+    net = last.net
     train_set, val_set = (open_dataset(settings.data.name, s) for s in (settings.data.split, settings.data.val_split))
     if settings.evaluation.limit:
         val_set = Spread(val_set, settings.evaluation.limit)
     extremes = BestAndWorst(PICTURES)
     evaluation = evaluate_network(
         net, val_set, protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
-        skip_broken=settings.data.skip_broken, look=extremes.add,
+        skip_broken=settings.data.skip_broken, look=extremes.add, long_side=long_side_of(None, last.about),
     )  # fmt: skip
     write_report(folder, settings, net, train_set, val_set, evaluation, extremes)
     return folder.report
