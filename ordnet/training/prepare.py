@@ -53,10 +53,10 @@ class Setup:
     progress: RunProgress
     class_weights: tuple[float, ...] | None
     """Those of the settings, or what `auto` came to."""
-    data: dict[str, Any]
-    """The data set's fingerprint."""
     long_side: int
     """How large the network sees pictures: checkpoints keep it, so that larger ones are parsed at this scale."""
+    data: dict[str, Any]
+    """The data set's fingerprint."""
 
     @property
     def training(self) -> TrainingConfig:
@@ -175,7 +175,7 @@ def prepare(
     model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
     return Setup(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, model, optimizer,
-        progress, weights, data, settings.data.long_side or usual_long_side(train_set),
+        progress, weights, settings.data.long_side or usual_long_side(train_set), data,
     )  # fmt: skip
 
 
