@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from ordnet.files import write_text
 from ordnet.training.run_folder import RunFolder
+from scripts.kill_runs import KINDS, campaign
 from tests.small_data import small_settings, write_folder
 
 # every step is followed by a saved state, so that kills fall between, before and into saves
@@ -275,3 +276,9 @@ def test_two_processes_take_the_same_steps(folder, tmp_path):
     for (_, loss_one, miou_one), (_, loss_two, miou_two) in zip(one, two, strict=True):
         assert loss_two == pytest.approx(loss_one, rel=1e-4)
         assert miou_two == pytest.approx(miou_one, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_few_kills_of_the_script(tmp_path, kind):
+    """Many more are a matter of minutes: python -m scripts.kill_runs."""
+    assert "all bit-identical" in campaign(tmp_path, kills=2, each=2, epochs=20, seed=1, kinds=(kind,))
