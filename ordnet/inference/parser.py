@@ -13,7 +13,7 @@ from PIL import Image
 from ordnet.data.pictures import open_rgb, upright_rgb
 from ordnet.errors import OrdnetError
 from ordnet.inference import protocols, stream
-from ordnet.inference.explain import Explainer, why_not
+from ordnet.inference.explain import LaterExplainer, why_not
 from ordnet.inference.parse import Parse
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
@@ -141,8 +141,7 @@ class Parser:
             image = to_input(ready, self.net)
             with torch.inference_mode():
                 labels = protocols.labels(self.net, image, self._how, confidence=sure, look=look)
-        explainer = Explainer(self.net, pixels, features=features[0]) if features else None
-        return self._made(pixels, labels, name, sure, explainer)
+        return self._made(pixels, labels, name, sure, features[0] if features else None)
 
     def _padded(self, pixels: np.ndarray) -> np.ndarray:
         return padded(pixels, self._least_side)
@@ -153,7 +152,7 @@ class Parser:
         labels: np.ndarray,
         name: str,
         confidence: np.ndarray | None = None,
-        explainer: Explainer | None = None,
+        features: torch.Tensor | None = None,
     ) -> Parse:
         height, width = pixels.shape[:2]
         labels = labels[:height, :width]
@@ -161,7 +160,7 @@ class Parser:
             confidence = confidence[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels), confidence,
-            lambda: explainer or Explainer(self.net, pixels, self.whole_up_to),
+            LaterExplainer(self.net, pixels, self.whole_up_to, features),
         )  # fmt: skip
 
 
