@@ -9,10 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ordnet.errors import OrdnetError
 
 Branch = Literal["middle", "long"]
+_LARGEST_SCALE = 16.0
+"""Pictures are not enlarged beyond this: they would not fit into memory."""
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class DataConfig(Section):
@@ -34,18 +36,29 @@ class DataConfig(Section):
     jitter: float = Field(default=0.0, ge=0, le=1)
     """Strength of brightness, contrast and saturation changes."""
 
+    @field_validator("scale")
+    @classmethod
+    def _is_range(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= value[1] <= _LARGEST_SCALE:
+            raise ValueError(f"expected two factors above 0, the smaller first, none above {_LARGEST_SCALE:g}")
+        return value
+
 
 class ModelConfig(Section):
     variant: str = "ordnet"
     backbone: str = "resnet50s"
     weights: str | None = None
-    """An ImageNet backbone file, .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub."""
+    """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
+    .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub; `none`, or nothing, starts at random."""
     output_stride: int | None = Field(default=None, gt=0)
     """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
+    decoder: Literal["plain", "fine"] = "plain"
+    """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
+    backbone's finer maps to a quarter of the picture's size."""
     auxiliary: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
     align_corners: bool = True
@@ -61,11 +74,14 @@ class ModelConfig(Section):
     similarity: Literal["dot", "softmax"] | None = None
     form: Literal["factored", "literal"] | None = None
     project: bool | None = None
+    gate_logits: Literal["plain", "standard"] | None = None
+    logit_scale: Literal["one", "root"] | None = None
+    start: Literal["random", "identity"] | None = None
 
 
 BLOCK_SETTINGS = (
     "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
-    "fusion", "similarity", "form", "project",
+    "fusion", "similarity", "form", "project", "gate_logits", "logit_scale", "start",
 )  # fmt: skip
 WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal")
 """Variants that take none of the block's settings."""
@@ -82,6 +98,9 @@ class TrainingConfig(Section):
     """Base rate at batch 16; scaled by batch/16."""
     head_rate: float = Field(default=10.0, gt=0)
     """Everything but the backbone learns this many times faster."""
+    qk_rate: float = Field(default=1.0, gt=0)
+    """The block's queries and keys learn this many times as fast as the rest of the head: their products are unbounded,
+    and fast steps shut the gate."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-4, ge=0)
@@ -90,6 +109,8 @@ class TrainingConfig(Section):
     lovasz: float = Field(default=1.0, ge=0)
     lovasz_per_image: bool = False
     auxiliary: float = Field(default=0.2, ge=0)
+    loss_at: Literal["picture", "scores"] = "picture"
+    """Where the losses are taken: at the picture's size, as in EncNet, or at the scores' own, which is less work."""
     class_weights: tuple[float, ...] | Literal["auto"] | None = None
     """Of the cross-entropy: one weight per class, or `auto`, which counts the training labels and makes rare classes
     weigh more. All weigh the same without it."""

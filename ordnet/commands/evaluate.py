@@ -20,15 +20,34 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Draw the confusion matrix into this PNG file.")] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave unreadable pictures out.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps …; a GPU without it, where there is one.")] = None,
+    long_side: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PIXELS|own",
+            help="How large the network sees larger pictures; own leaves every picture at its own size. Without it the "
+            "size that the model was trained for.",
+        ),
+    ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(
+            metavar="middle|long|gate|block",
+            help="Switch a part of the model's block off, to see what it is worth in the trained network.",
+        ),
+    ] = None,
 ) -> None:
     """Mean IoU and accuracies of a model on a data set; IoU, precision, recall and F1 (Dice) by class."""
     import json as json_format
 
     from ordnet.evaluation.evaluate import evaluate as run
     from ordnet.files import write_text
+    from ordnet.inference.scale import parse_long_side
 
     with _bar() as progress:
-        evaluation = run(model, data, split, protocol, skip_broken=skip_broken, device=device, progress=progress)
+        evaluation = run(
+            model, data, split, protocol, skip_broken=skip_broken, device=device,
+            long_side=parse_long_side(long_side), without=without, progress=progress,
+        )  # fmt: skip
     if os.environ.get("RANK", "0") != "0":  # the first process speaks for all
         return
     figures = evaluation.figures()
@@ -57,7 +76,9 @@ def _print(figures: dict[str, Any]) -> None:
 
     from ordnet.evaluation.words import remarks
 
-    details = ", ".join(f"{key} {figures[key]}" for key in ("scales", "flips", "base", "crop") if key in figures)
+    details = ", ".join(
+        f"{key} {figures[key]}" for key in ("scales", "flips", "base", "crop", "without") if key in figures
+    )
     title = f"{figures['data']} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
     title += f" ({details})" if details else ""
     console = Console()

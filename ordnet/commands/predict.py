@@ -34,6 +34,14 @@ def predict(
     whole_up_to: Annotated[
         float, typer.Option(min=0, metavar="MEGAPIXELS", help="Larger pictures are streamed through the network.")
     ] = 4,
+    long_side: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PIXELS|own",
+            help="How large the network sees larger pictures; own leaves every picture at its own size. Without it the "
+            "size that the model was trained for.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also what has been done already.")] = False,
 ) -> None:
     """Parse pictures of any size.
@@ -44,11 +52,13 @@ def predict(
     Pictures that cannot be read are named at the end, with exit code 1. With torchrun the processes share the pictures.
     """
     from ordnet.inference.prediction import Prediction
+    from ordnet.inference.scale import parse_long_side
     from ordnet.progress import progress
 
     job = Prediction(
         model, images, out, tuple(word.strip() for word in save.split(",") if word.strip()),
         strength=strength, protocol=protocol, device=_own_device(device), whole_up_to=round(whole_up_to * 1e6),
+        long_side=parse_long_side(long_side),
         rank=int(os.environ.get("RANK", "0")), world=int(os.environ.get("WORLD_SIZE", "1")),
     )  # fmt: skip
     with progress() as bar:

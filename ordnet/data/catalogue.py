@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ordnet.data import folder
-from ordnet.data.benchmarks import ade20k, camvid, coco_stuff, pascal_context, voc
+from ordnet.data.benchmarks import ade20k, ade20k_full, camvid, cityscapes, coco_stuff, mapillary, pascal_context, voc
 from ordnet.data.dataset import Dataset
 from ordnet.errors import OrdnetError
 
@@ -18,11 +18,15 @@ def _scenes(path: str | None, split: str) -> Dataset:
 OPENERS: dict[str, Callable[[str | None, str], Dataset]] = {
     "folder": folder.open_split,
     "ade20k": ade20k.open_split,
+    "ade20k-full": ade20k_full.open_split,
     "pascal-context": pascal_context.open_split,
     "pascal-context-60": pascal_context.open_split_60,
     "coco-stuff": coco_stuff.open_split,
     "voc": voc.open_split,
     "camvid": camvid.open_split,
+    "cityscapes": cityscapes.open_split,
+    "mapillary": mapillary.open_split,
+    "mapillary-1.2": mapillary.open_split_12,
     "scenes": _scenes,
 }
 

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from ordnet.data.labels import IGNORE, Classes, Colour, LabelRule, class_colours, parse_colour
+from ordnet.data.reading import read_text
 from ordnet.errors import OrdnetError
 
 
@@ -80,12 +81,7 @@ class _Line:
 
 def read_class_list(path: Path) -> ClassList:
     """Read a classes.txt; `HELP` describes its forms."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise OrdnetError(f"no class names at {path}: write them\n{HELP}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise OrdnetError(f"{path} is not a readable text file: {error}") from None
+    text = read_text(path, f"no class names at {path}: write them\n{HELP}")
     lines = [_parse(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     named = [line for line in lines if line.name != _IGNORE_NAME]
     if not named:

@@ -15,6 +15,7 @@ from PIL import Image
 from ordnet.data.label_files import read_index
 from ordnet.data.labels import IGNORE, Classes, LabelRule, OutsideClasses
 from ordnet.data.pictures import IMAGE_ENDINGS, UNREADABLE, open_rgb
+from ordnet.data.reading import read_text
 from ordnet.errors import OrdnetError
 
 
@@ -97,20 +98,28 @@ class Files:
         return [self.paths[key] for key in ids]
 
 
-def pair_folders(folders: Iterable[tuple[Path, Path]], problem: str) -> tuple[list[str], list[str], list[str]]:
-    """Ids, images and labels of folder pairs in which every image has a PNG of its name as label.
+def pair_folders(
+    folders: Iterable[tuple[Path, Path | None]],
+    problem: str,
+    endings: Sequence[str] = IMAGE_ENDINGS,
+    image_suffix: str = "",
+    label_suffix: str = "",
+) -> tuple[list[str], list[str], list[str]]:
+    """Ids, images and labels of pairs of folders in which every image has a PNG of its id as label.
 
-    `problem` is the error where the folders hold no image at all.
+    A label folder of None stands for labels that are kept secret. `problem` is the error where there is no image at
+    all.
     """
     ids: list[str] = []
     images: list[str] = []
     labels: list[str] = []
     for image_folder, label_folder in folders:
-        found = Files(image_folder, IMAGE_ENDINGS)
+        found = Files(image_folder, endings, image_suffix)
         here = sorted(found.paths)
         ids += here
         images += found.pick(here, "image")
-        labels += Files(label_folder, (".png",)).pick(here, "label")
+        if label_folder is not None:
+            labels += Files(label_folder, (".png",), label_suffix).pick(here, "label")
     if not ids:
         raise OrdnetError(problem)
     return ids, images, labels
@@ -157,12 +166,7 @@ def first_folder(candidates: Iterable[Path]) -> Path | None:
 
 def read_ids(path: Path) -> list[str]:
     """One id per line, spaces around it and empty lines do not count."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise OrdnetError(f"no list of ids at {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise OrdnetError(f"{path} is not a readable list of ids: {error}") from None
+    lines = read_text(path, f"no list of ids at {path}").splitlines()
     ids = [line.strip() for line in lines if line.strip()]
     if not ids:
         raise OrdnetError(f"{path} is empty: expected one id per line")

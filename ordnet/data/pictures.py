@@ -6,7 +6,6 @@ turns files, folders and patterns into a list of pictures and the names of their
 
 import glob
 import os
-import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
 
 Source = str | Path | BinaryIO
@@ -57,33 +57,39 @@ def open_rgb(
     at_least: tuple[int, int] | None = None,
     largest: int = LARGEST,
     formats: tuple[str, ...] | None = None,
+    stretch: bool = False,
 ) -> Image.Image:
     """The picture as 8-bit RGB, upright; transparent parts are white.
 
     `at_least` is a (width, height) that suffices: a JPEG is then decoded at 1/2, 1/4 or 1/8 of its size, never smaller
     than that. `largest` is the number of pixels beyond which the picture is refused before decoding. `formats` are the
-    only ones tried, by Pillow's names; without it all.
+    only ones tried, by Pillow's names; without it all. `stretch` is that of `as_rgb`.
     """
     with opened(source, largest, formats) as image:
         if at_least is not None:
             image.draft(None, at_least[::-1] if _orientation(image) in _SIDEWAYS else at_least)
         image.load()
-        return upright_rgb(image)
+        return upright_rgb(image, stretch)
 
 
-def upright_rgb(image: Image.Image) -> Image.Image:
+def upright_rgb(image: Image.Image, stretch: bool = False) -> Image.Image:
     """An opened picture as 8-bit RGB, turned as its EXIF data says."""
     move = _UPRIGHT.get(_orientation(image))
-    picture = as_rgb(image)
+    picture = as_rgb(image, stretch)
     return picture if move is None else picture.transpose(move)
 
 
-def as_rgb(image: Image.Image) -> Image.Image:
-    """8-bit RGB from grey, 16-bit, paletted, CMYK or transparent pixels; the same object where it is RGB already."""
+def as_rgb(image: Image.Image, stretch: bool = False) -> Image.Image:
+    """8-bit RGB from grey, 16-bit, paletted, CMYK or transparent pixels; the same object where it is RGB already.
+
+    Grey values of 16 bits are divided by 257, so that 65535 becomes white. Scanners and cameras often use only a part
+    of the 16 bits: with `stretch` the darkest and lightest half per cent become black and white, for 32 bits too.
+    """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode == "F" or image.mode.startswith("I"):
-        return Image.fromarray(_eight_bits(np.asarray(image))).convert("RGB")
+        pixels = np.asarray(image)
+        return Image.fromarray(_stretched(pixels) if stretch else _eight_bits(pixels)).convert("RGB")
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
@@ -94,6 +100,8 @@ def as_rgb(image: Image.Image) -> Image.Image:
 def opened(source: Source, largest: int = LARGEST, formats: tuple[str, ...] | None = None) -> Iterator[Image.Image]:
     """The picture with only its header read. What goes wrong while it is open is an error that names the file."""
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
+    if isinstance(source, str | Path):
+        regular_file(source)
     try:
         with _open(source, formats) as image:
             if image.width * image.height > largest:
@@ -112,19 +120,6 @@ def opened(source: Source, largest: int = LARGEST, formats: tuple[str, ...] | No
         ) from None
     except Exception as error:  # Pillow's decoders raise whatever they stumble over in broken data
         raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None
-
-
-def regular_file(path: str | Path) -> Path:
-    """The path. An error where it is a pipe, a socket or a device, which may never end or never answer."""
-    file = Path(path)
-    try:
-        mode = file.stat().st_mode
-    except (OSError, ValueError):  # reading says what is wrong
-        return file
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise OrdnetError(f"{file} is {kind}, not a file")
-    return file
 
 
 _lock = threading.Lock()
@@ -169,6 +164,13 @@ def _eight_bits(pixels: np.ndarray) -> np.ndarray:
     if pixels.dtype.kind not in "ui" or pixels.min(initial=0) < 0 or pixels.max(initial=0) > 65535:
         raise OrdnetError("32-bit pixels have no fixed white: save the picture with 8 or 16 bits per channel")
     return ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+
+
+def _stretched(pixels: np.ndarray) -> np.ndarray:
+    """Grey values of any kind → 8-bit, from the half per cent that is darkest to the half that is lightest."""
+    finite = np.nan_to_num(pixels.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = np.percentile(finite, (0.5, 99.5)) if finite.size else (0.0, 1.0)
+    return np.clip((finite - low) / max(high - low, 1e-12) * 255 + 0.5, 0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ through the pictures one by one; `BestAndWorst` keeps the most telling of them o
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ordnet.inference.onnx.parser import OnnxParser
 from ordnet.inference.parser import Parser, find, find_device, load
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import Protocol
+from ordnet.inference.scale import LARGER, LongSide, fitted, long_side_of
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.model.pixels import normalise
@@ -113,12 +114,17 @@ def evaluate(
     *,
     skip_broken: bool = False,
     device: str | None = None,
+    long_side: LongSide = None,
+    without: str | None = None,
     progress: OnProgress = lambda done, total: None,
 ) -> Evaluation:
     """Scores of a model file on a split; under torchrun every process gets the whole result.
 
     `model` is a checkpoint, an exported .onnx file or a shipped name. `device` is cpu, cuda, cuda:1, mps; without it a
-    GPU where there is one. `progress` hears how many pictures of this process's share are done, and how many there are.
+    GPU where there is one. Pictures much larger than those the model was trained on are seen at that scale, or at
+    another `long_side`, or at their own size ("own"). `without` switches a part of the block off (middle, long, gate or
+    block), to see what it is worth. `progress` hears how many pictures of this process's share are done, and of how
+    many.
     """
     if not isinstance(model, str | Path):
         raise OrdnetError(
@@ -130,20 +136,25 @@ def evaluate(
     file = find(model)
     label: Label
     if file.suffix == ".onnx":
-        parser = load(file, device=device, protocol=protocol)
+        if without:
+            raise OrdnetError("an ONNX model cannot be taken apart; use the checkpoint for --without")
+        parser = load(file, device=device, protocol=protocol, long_side=long_side)
         classes, label = parser.classes, partial(_parsed, parser)
     else:
         loaded = checkpoint.load(file)
         classes, how = loaded.classes, protocols.protocol_of(protocol, loaded.about)
-        label = _labeller(loaded.net.to(on), how, on)
+        if without:
+            loaded.net.block = loaded.net.block.without(without)
+        label = _labeller(loaded.net.to(on), how, on, long_side_of(long_side, loaded.about))
     dataset = open_dataset(data, split)
     refuse_other_classes(classes, dataset.classes.names)
     started = _join_processes()
     try:
         share = math.ceil(len(dataset.ids) / (distributed.get_world_size() if started else 1))
-        return _evaluate(
+        found = _evaluate(
             label, dataset, how, on, progress=lambda done: progress(done, share), skip_broken=skip_broken,
         )  # fmt: skip
+        return replace(found, details={**found.details, "without": without}) if without else found
     finally:
         if started:
             distributed.destroy_process_group()
@@ -159,20 +170,32 @@ def evaluate_network(
     progress: Callable[[int], object] = lambda done: None,
     skip_broken: bool = False,
     look: Look | None = None,
+    long_side: int | None = None,
 ) -> Evaluation:
     """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
 
-    `look` is shown every picture of this process's share.
+    `look` is shown every picture of this process's share. Pictures much larger than `long_side` are seen smaller.
     """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
     how = Protocol(protocol) if isinstance(protocol, str) else protocol
-    return _evaluate(_labeller(net, how, device), dataset, how, device, workers, progress, skip_broken, look)
+    return _evaluate(_labeller(net, how, device, long_side), dataset, how, device, workers, progress, skip_broken, look)
 
 
-def _labeller(net: Network, protocol: Protocol, device: torch.device | None) -> Label:
+def _labeller(net: Network, protocol: Protocol, device: torch.device | None, long_side: int | None) -> Label:
     ready = for_inference(net, device)
-    return lambda image: protocols.labels(ready, normalise(image.to(device)), protocol)
+    if protocol.name == "encnet":
+        long_side = None  # it has a base size of its own
+
+    def label(image: torch.Tensor) -> np.ndarray:
+        """A picture (1, 3, H, W) uint8 → class ids (H, W)."""
+        height, width = image.shape[2:]
+        if long_side is not None and max(height, width) > LARGER * long_side:
+            copy = fitted(image[0].permute(1, 2, 0).numpy(), long_side)
+            image = torch.from_numpy(copy.transpose(2, 0, 1)[None].copy())
+        return protocols.labels(ready, normalise(image.to(device)), protocol, size=(height, width))
+
+    return label
 
 
 def _parsed(parser: Parser | OnnxParser, image: torch.Tensor) -> np.ndarray:

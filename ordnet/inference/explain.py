@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.map_geometry import Places
+from ordnet.inference.scale import fitted
 from ordnet.model.middle_range import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows
@@ -181,18 +182,24 @@ class Explainer:
     """
 
     def __init__(
-        self, net: Network, pixels: np.ndarray, whole_up_to: int | None = None, features: Tensor | None = None
+        self,
+        net: Network,
+        pixels: np.ndarray,
+        whole_up_to: int | None = None,
+        long_side: int | None = None,
+        features: Tensor | None = None,
     ) -> None:
-        """`pixels` upright RGB (H, W, 3) uint8. A picture of more than `whole_up_to` pixels is made smaller first:
-        positions are given in its own pixels all the same, and the result's `scale` says how much smaller.
+        """`pixels` upright RGB (H, W, 3) uint8. A picture much larger than `long_side`, or of more than `whole_up_to`
+        pixels, is made smaller first: positions are given in its own pixels all the same, and the result's `scale` says
+        how much smaller.
 
-        `features` (1, C, h, w) is the block's input, where a pass over the whole picture has been made already.
+        `features` (1, C, h, w) is the block's input, where a pass over the picture has been made already.
         """
         reason = why_not(net)
         if reason:
             raise OrdnetError(reason)
         self.pixels = pixels
-        copy = _reduced(pixels, whole_up_to, net.least_side)
+        copy = _reduced(fitted(pixels, long_side), whole_up_to, net.least_side)
         self.scale = (copy[..., 0].size / pixels[..., 0].size) ** 0.5
         ready = padded(copy, net.least_side)
         with torch.inference_mode():

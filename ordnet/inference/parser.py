@@ -16,10 +16,12 @@ from ordnet.inference import protocols, stream
 from ordnet.inference.explain import LaterExplainer, why_not
 from ordnet.inference.parse import Parse
 from ordnet.inference.prepare import for_inference
+from ordnet.inference.scale import LongSide, Seen, long_side_of, seen_by
+from ordnet.inference.upsample import held, resized, whole_map
 from ordnet.model import checkpoint
 from ordnet.model.card import find as find
 from ordnet.model.network import Network
-from ordnet.model.pixels import padded, to_input
+from ordnet.model.pixels import to_input
 from ordnet.picture.overlay import Colour
 
 if TYPE_CHECKING:
@@ -52,9 +54,11 @@ class Parser:
         whole_up_to: int = WHOLE_UP_TO,
         tile: int = stream.TILE,
         halo: int | None = None,
+        long_side: int | None = None,
     ) -> None:
-        """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. With the `whole` protocol, pictures of
-        more than `whole_up_to` pixels are streamed, in tiles of `tile` px with a `halo`."""
+        """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. Pictures much larger than `long_side`
+        are seen in a smaller copy. With the `whole` protocol, what then has more than `whole_up_to` pixels is streamed,
+        in tiles of `tile` px with a `halo`."""
         self._how = protocols.protocol(protocol)
         self.device = find_device(device)
         self.net = for_inference(net, self.device)
@@ -64,6 +68,7 @@ class Parser:
         self.whole_up_to = whole_up_to
         self.tile = tile
         self.halo = halo
+        self.long_side = long_side
         self._least_side = math.ceil(net.least_side / self._how.smallest_scale)
 
     @property
@@ -103,22 +108,27 @@ class Parser:
         yield from self._together(waiting)
 
     def scores(self, picture: Picture) -> np.ndarray:
-        """The scores (K, H, W) float32 of one pass at the picture's own size, whatever the parser's protocol."""
+        """The scores (K, H, W) float32 of one pass, at the picture's own size, whatever the parser's protocol."""
         pixels = read(picture)
         height, width = pixels.shape[:2]
         refuse_too_many_scores(len(self.classes), height, width)
-        ready = self._padded(pixels)
-        if ready[..., 0].size > self.whole_up_to:
-            scores = stream.scores(self.net, ready, self.tile, self.halo)
+        seen = self._seen(pixels)
+        if seen.pixels[..., 0].size > self.whole_up_to:
+            scores = stream.scores(self.net, seen.pixels, self.tile, self.halo)
+            if seen.size != tuple(scores.shape[1:]):
+                scores = whole_map(resized(held(scores[None]), *seen.size, align_corners=False))[0]
         else:
             with torch.inference_mode():
-                scores = self.net(to_input(ready, self.net))[0]
+                small = self.net.small_scores(to_input(seen.pixels, self.net))
+                scores = self.net.upsampled(small, seen.size)[0]
         return scores[:, :height, :width].float().cpu().numpy()
 
     def _together(self, waiting: list[tuple[np.ndarray, str]]) -> Iterator[Parse]:
         if len(waiting) > 1 and self.protocol == "whole":
-            ready = [to_input(self._padded(pixels), self.net) for pixels, _ in waiting]
-            for (pixels, name), labels in zip(waiting, protocols.whole_labels(self.net, torch.cat(ready)), strict=True):
+            seen = [self._seen(pixels) for pixels, _ in waiting]
+            images = torch.cat([to_input(each.pixels, self.net) for each in seen])
+            found = protocols.whole_labels(self.net, images, seen[0].size)
+            for (pixels, name), labels in zip(waiting, found, strict=True):
                 yield self._made(pixels, labels, name)
         else:
             yield from (self._parse(pixels, name, None) for pixels, name in waiting)
@@ -131,20 +141,26 @@ class Parser:
         confidence: bool = False,
         attention: bool = False,
     ) -> Parse:
-        ready = self._padded(pixels)
+        seen = self._seen(pixels)
         features: list[torch.Tensor] = []
-        sure = np.empty(ready.shape[:2], np.float16) if confidence else None
-        if self.protocol == "whole" and ready[..., 0].size > self.whole_up_to:
-            labels = stream.labels(self.net, ready, self.tile, self.halo, progress, sure)
+        sure = np.empty(seen.size, np.float16) if confidence else None
+        if self.protocol == "whole" and seen.pixels[..., 0].size > self.whole_up_to:
+            labels = stream.labels(self.net, seen.pixels, self.tile, self.halo, progress, sure, seen.size)
         else:
             look = features.append if attention and self.explains and self.protocol == "whole" else None
-            image = to_input(ready, self.net)
+            image = to_input(seen.pixels, self.net)
             with torch.inference_mode():
+<<<<<<< HEAD
+                labels = protocols.labels(self.net, image, self._how, size=seen.size, confidence=sure, look=look)
+        explainer = Explainer(self.net, pixels, long_side=self.long_side, features=features[0]) if features else None
+        return self._made(pixels, labels, name, sure, explainer)
+=======
                 labels = protocols.labels(self.net, image, self._how, confidence=sure, look=look)
         return self._made(pixels, labels, name, sure, features[0] if features else None)
+>>>>>>> outer
 
-    def _padded(self, pixels: np.ndarray) -> np.ndarray:
-        return padded(pixels, self._least_side)
+    def _seen(self, pixels: np.ndarray) -> Seen:
+        return seen_by(pixels, self.long_side, self._least_side)
 
     def _made(
         self,
@@ -160,12 +176,19 @@ class Parser:
             confidence = confidence[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels), confidence,
+<<<<<<< HEAD
+            lambda: explainer or Explainer(self.net, pixels, self.whole_up_to, self.long_side),
+=======
             LaterExplainer(self.net, pixels, self.whole_up_to, features),
+>>>>>>> outer
         )  # fmt: skip
 
 
-def load(name_or_path: str | Path, **options: Any) -> "Parser | OnnxParser":
+def load(name_or_path: str | Path, *, long_side: LongSide = None, **options: Any) -> "Parser | OnnxParser":
     """A parser from a checkpoint file, the name of a shipped model, or hf:user/name[/file]; `options` are Parser's.
+
+    Pictures much larger than those the model was trained on are seen at that scale. Another `long_side` in pixels may
+    be given, or "own", which leaves every picture at its own size.
 
     An .onnx file that `ordnet export` wrote gives an OnnxParser, which is called the same way.
     """
@@ -173,9 +196,9 @@ def load(name_or_path: str | Path, **options: Any) -> "Parser | OnnxParser":
     if file.suffix == ".onnx":
         from ordnet.inference.onnx.parser import OnnxParser
 
-        return OnnxParser(file, **options)
+        return OnnxParser(file, long_side=long_side, **options)
     found = checkpoint.load(file)
-    return Parser(found.net, found.classes, found.colours, **options)
+    return Parser(found.net, found.classes, found.colours, long_side=long_side_of(long_side, found.about), **options)
 
 
 def refuse_too_many_scores(classes: int, height: int, width: int) -> None:

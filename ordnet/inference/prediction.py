@@ -47,6 +47,7 @@ class Prediction:
             "model": str(model),
             "model_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
             "protocol": self.parser.protocol,
+            "long_side": self.parser.long_side,
             "strength": strength,
         }
 

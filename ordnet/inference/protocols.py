@@ -125,28 +125,31 @@ def labels(
     image: Tensor,
     how: Protocol | str = "whole",
     *,
+    size: tuple[int, int] | None = None,
     confidence: NDArray[np.float16] | None = None,
     look: Look | None = None,
 ) -> NDArray[np.uint8]:
     """The class of every pixel (H, W), in memory that does not grow with classes x pixels.
 
+    Labels have the image's size, or another `size` (H, W) where the image is a smaller copy of the picture.
+
     `confidence` (H, W) is filled with the probability of each pixel's class. `look` sees the block's input of every
     pass of the network.
     """
     how = Protocol(how) if isinstance(how, str) else how
+    height, width = size or (image.shape[2], image.shape[3])
     with _testing(net, image):
         if how.name == "whole":
-            return best_classes(_whole(net, image, look), confidence)
-        if how.name == "multiscale":
-            return best_classes(_multiscale(net, image, how.scales), confidence, logits=False)
-        return best_classes(_encnet(net, image, how), confidence, logits=False)
+            return best_classes(_upsampled(net, _small_scores(net, image, look), height, width), confidence)
+        scores = _multiscale(net, image, how.scales) if how.name == "multiscale" else _encnet(net, image, how)
+        return best_classes(resized(scores, height, width, align_corners=False), confidence, logits=False)
 
 
-def whole_labels(net: Network, images: Tensor) -> list[NDArray[np.uint8]]:
-    """What the `whole` protocol gives for each of several pictures of one size (B, 3, H, W), in one pass."""
+def whole_labels(net: Network, images: Tensor, size: tuple[int, int]) -> list[NDArray[np.uint8]]:
+    """What the `whole` protocol gives for each of several pictures (B, 3, H, W), in one pass; labels of this size."""
     with torch.no_grad():
         small = net.small_scores(images)
-        return [best_classes(_upsampled(net, scores[None], *images.shape[2:])) for scores in small]
+        return [best_classes(_upsampled(net, scores[None], *size)) for scores in small]
 
 
 def whole(net: nn.Module, image: Tensor) -> Tensor:
@@ -197,8 +200,8 @@ def _upsampled(net: nn.Module, small: Tensor, height: int, width: int) -> RowMap
     return resized(held(small), height, width, net.align_corners if isinstance(net, Network) else True)
 
 
-def _whole(net: nn.Module, image: Tensor, look: Look | None = None) -> RowMap:
-    return _upsampled(net, _small_scores(net, image, look), image.shape[2], image.shape[3])
+def _whole(net: nn.Module, image: Tensor) -> RowMap:
+    return _upsampled(net, _small_scores(net, image), image.shape[2], image.shape[3])
 
 
 def _multiscale(net: nn.Module, image: Tensor, scales: Sequence[float]) -> RowMap:

@@ -44,8 +44,19 @@ def labels(
     halo: int | None = None,
     progress: Progress | None = None,
     confidence: np.ndarray | None = None,
+    size: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """RGB (H, W, 3) uint8 → class ids (H, W) uint8; `confidence` (H, W) is filled with their probabilities."""
+    """RGB (H, W, 3) uint8 → class ids (H, W) uint8; `confidence` (H, W) is filled with their probabilities.
+
+    Where the pixels are a smaller copy of a picture, the ids are repeated to its `size`: there is no room for scores.
+    """
+    if size is not None and size != pixels.shape[:2]:
+        small = None if confidence is None else np.empty(pixels.shape[:2], np.float16)
+        found = labels(net, pixels, tile, halo, progress, small)
+        rows, columns = (np.arange(whole) * part // whole for whole, part in zip(size, pixels.shape[:2], strict=True))
+        if confidence is not None and small is not None:
+            confidence[:] = small[np.ix_(rows, columns)]
+        return found[np.ix_(rows, columns)]
     result = np.empty(pixels.shape[:2], dtype=np.uint8)
     with torch.inference_mode():
         for (rows, columns), scores in _scores_by_strip(net, pixels, tile, halo, progress):

@@ -44,6 +44,8 @@ def held(scores: Tensor) -> RowMap:
 
 def resized(source: RowMap, height: int, width: int, align_corners: bool) -> RowMap:
     """What `F.interpolate(…, (height, width), mode="bilinear")` would make of the whole of `source`."""
+    if (source.height, source.width) == (height, width):
+        return source
 
     def rows(first: int, end: int) -> Tensor:
         if source.height == height:

@@ -24,7 +24,15 @@ QUERY_BLOCK = 1024
 class SelfAttention(nn.Module):
     """Parameters of one attention, and its literal computation."""
 
-    def __init__(self, channels: int, key_channels: int, value_channels: int, project: bool, similarity: str) -> None:
+    def __init__(
+        self,
+        channels: int,
+        key_channels: int,
+        value_channels: int,
+        project: bool,
+        similarity: str,
+        logit_scale: str = "one",
+    ) -> None:
         super().__init__()
         self.query = nn.Conv2d(channels, key_channels, 1)
         self.key = nn.Conv2d(channels, key_channels, 1)
@@ -32,17 +40,20 @@ class SelfAttention(nn.Module):
         # Y has C channels in the paper, v has E: the projection is our reading (None leaves E channels)
         self.project = nn.Conv2d(value_channels, channels, 1) if project else None
         self.similarity = similarity
+        self.logit_scale = logit_scale
 
     @property
     def scale(self) -> float:
-        """Softmax similarity is scaled by 1/√D; the paper's dot product is not."""
-        return self.query.out_channels**-0.5 if self.similarity == "softmax" else 1.0
+        """What products of queries and keys are multiplied with: 1/√D for softmax similarity and where it is asked for
+        (`logit_scale="root"`); 1 is the paper's."""
+        return self.query.out_channels**-0.5 if self.similarity == "softmax" or self.logit_scale == "root" else 1.0
 
     def map(self, x: Tensor) -> Tensor:
         """The attention map (B, N, N), rows are queries: Eq. 2, or its softmax over each row."""
         q = self.query(x).flatten(2)  # (B, D, N)
         k = self.key(x).flatten(2)
-        attn = q.transpose(1, 2) @ k * self.scale if self.similarity == "softmax" else q.transpose(1, 2) @ k
+        attn = q.transpose(1, 2) @ k
+        attn = attn * self.scale if self.scale != 1 else attn
         return attn.softmax(dim=2) if self.similarity == "softmax" else attn
 
     def literal(self, x: Tensor) -> tuple[Tensor, Tensor]:

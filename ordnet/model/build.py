@@ -7,6 +7,7 @@ from torch import nn
 
 from ordnet.config import BLOCK_SETTINGS, ModelConfig, parse_model
 from ordnet.errors import OrdnetError
+from ordnet.model import pretrained
 from ordnet.model import weights as weight_files
 from ordnet.model.backbones.mobilenet import MobileNetV2
 from ordnet.model.backbones.resnet import RESNETS, ResNet
@@ -14,7 +15,7 @@ from ordnet.model.backbones.timm import PREFIX as TIMM
 from ordnet.model.backbones.timm import TimmBackbone
 from ordnet.model.backbones.tiny import Tiny
 from ordnet.model.baselines import DANet, Interlaced, NonLocal
-from ordnet.model.decoder import PlainDecoder
+from ordnet.model.decoder import Decoder, FineDecoder, PlainDecoder
 from ordnet.model.head import Classifier, FCNHead
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
@@ -67,13 +68,19 @@ def build(variant: str = "ordnet", *, classes: int, backbone: str = "resnet50s",
     return build_from(parse_model({"variant": variant, "backbone": backbone, **settings}, "build"), classes)
 
 
-def build_from(config: ModelConfig, classes: int) -> Network:
+def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] = lambda _: None) -> Network:
+    """The network of a model section, with its backbone's weights; `say` hears where they came from."""
     if config.variant not in variants():
         raise OrdnetError(f"there is no variant {config.variant!r}; there are {', '.join(variants())}")
     if classes < 1:
         raise OrdnetError(f"a network needs at least one class, got {classes}")
     # read first: the file knows where its network takes its strides
-    file = weight_files.read(config.weights) if config.weights else None
+    file = None
+    if config.weights == "imagenet":
+        file, origin = pretrained.read(config.backbone)
+        say(origin)
+    elif config.weights and config.weights != "none":
+        file = weight_files.read(config.weights)
     stride_on = config.stride_on
     if stride_on == "auto":
         stride_on = file.stride_on if file else "conv2"  # type: ignore[assignment]
@@ -87,8 +94,8 @@ def build_from(config: ModelConfig, classes: int) -> Network:
         neck = nn.Sequential(*conv_norm(width, config.neck, 1), nn.ReLU(inplace=True))
         width = config.neck
     block = _block(config, width)
-    decoder = PlainDecoder(block.out_channels, backbone.output_stride)
-    head = Classifier if block.ends_in_convolution else FCNHead
+    decoder = _decoder(config, block, backbone)
+    head = Classifier if decoder.ends_in_convolution else FCNHead
     return Network(
         backbone,
         neck,
@@ -122,6 +129,14 @@ def _block(config: ModelConfig, width: int) -> Block:
     if given.get("gate") == "none":
         given["gate"] = None
     return OmniRange(width, **{**BLOCKS[config.variant], **given})
+
+
+def _decoder(config: ModelConfig, block: Block, backbone: Backbone) -> Decoder:
+    if config.decoder == "fine":
+        fine = FineDecoder(block.out_channels, backbone)
+        if fine.levels:  # a backbone that keeps one stride has no finer maps to go through
+            return fine
+    return PlainDecoder(block.out_channels, backbone.output_stride, block.ends_in_convolution)
 
 
 def _refuse_block_settings(config: ModelConfig) -> None:

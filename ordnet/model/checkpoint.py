@@ -1,13 +1,15 @@
 """One safetensors file that needs nothing beside it: weights, settings, class names and colours."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 from torch import Tensor
 
 from ordnet.config import parse_model
@@ -18,6 +20,8 @@ from ordnet.model.card import FORMAT, read_settings
 from ordnet.model.network import Network
 
 Colour = tuple[int, int, int]
+CHECKSUM = "sha256"
+"""Under this name the checksum stands in the file's metadata; files written before have none."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,39 @@ def save(
         "colours": [list(colour) for colour in colours],
         "about": about or {},
     }
-    metadata = {"format": FORMAT, "ordnet": json.dumps(settings, ensure_ascii=False)}
     # safetensors stores dense row-major tensors only
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in net.state_dict().items()}
     if half:
         tensors = {key: tensor.half() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
+    words = json.dumps(settings, ensure_ascii=False)
+    metadata = {"format": FORMAT, "ordnet": words, CHECKSUM: checksum(words, tensors)}
     write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
+
+
+def checksum(settings: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of the settings and of all tensors with their names: one flipped bit makes another."""
+    found = hashlib.sha256(settings.encode())
+    for key in sorted(tensors):
+        tensor = tensors[key]
+        found.update(f"\0{key} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """As safetensors writes it, but with the metadata sorted by name: there, their order is another one every time.
+
+    A file is the length of its header (8 bytes), the header (JSON, padded with blanks), and the tensors.
+    """
+    content = serialise(tensors, metadata)
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    words = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    words += b" " * (-len(words) % 8)
+    with path.open("wb") as file:
+        file.write(len(words).to_bytes(8, "little") + words)
+        file.write(memoryview(content)[end:])
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -62,11 +93,12 @@ def load(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         raise OrdnetError(f"no checkpoint at {path}")
-    settings, tensors = _read(path)
+    settings, tensors, sound = _read(path)
     try:
         classes = tuple(str(name) for name in settings["classes"])
         colours = tuple((int(r), int(g), int(b)) for r, g, b in settings["colours"])
-        config = parse_model(settings["model"], str(path))
+        # a checkpoint needs nothing beside it: whatever its settings say, no other file is read and no network asked
+        config = parse_model({**settings["model"], "weights": None}, str(path))
         about = dict(settings.get("about", {}))
     except (KeyError, TypeError, ValueError) as error:
         raise OrdnetError(f"{path}: its settings are damaged ({error})") from None
@@ -78,14 +110,20 @@ def load(path: str | Path) -> Checkpoint:
     wrong += [key for key in tensors if key not in own]
     if wrong:
         raise OrdnetError(f"{path}: its weights do not fit its settings ({', '.join(wrong[:5])}, {len(wrong)} in all)")
+    if not sound:
+        raise OrdnetError(f"{path} is damaged: its content does not fit its checksum; fetch or copy it again")
     net.load_state_dict({key: tensor.to(own[key].dtype) for key, tensor in tensors.items()})
     return Checkpoint(net.eval(), classes, colours, about)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], bool]:
+    """The settings, the tensors, and whether they fit the checksum, where there is one."""
     try:
         with safe_open(path, framework="pt") as file:
-            settings = read_settings(file.metadata(), path)
-            return settings, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            metadata = file.metadata()
+            settings = read_settings(metadata, path)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None
+    sound = CHECKSUM not in metadata or metadata[CHECKSUM] == checksum(metadata["ordnet"], tensors)
+    return settings, tensors, sound

@@ -1,8 +1,21 @@
-"""What stands between block and head: nothing, as in the paper."""
+"""What stands between block and head: nothing, as in the paper, or a light path through the backbone's finer maps.
+
+The paper names low-level features as its future work: at an eighth or a sixteenth of the picture's size, a pole two
+pixels wide has no position of its own. `FineDecoder` brings the block's map back to a quarter, step by step: enlarged
+twofold, joined with the backbone's map of that size, smoothed by a depthwise 3x3 convolution.
+
+Enlarging is by a factor, not to a size: a position's neighbours are the same in a tile as in the whole picture, so
+pictures can be streamed exactly.
+"""
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
 
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ordnet.model.parts import Backbone, conv_norm
 
 
 class Decoder(nn.Module):
@@ -15,6 +28,8 @@ class Decoder(nn.Module):
     out_channels: int
     reach: int
     """How many positions of the block's map to each side an output depends on."""
+    ends_in_convolution: bool
+    """Whether a single 1x1 convolution is head enough."""
 
     def forward(self, x: Tensor, finer: Sequence[Tensor]) -> Tensor:
         raise NotImplementedError
@@ -26,10 +41,62 @@ class PlainDecoder(Decoder):
     levels = ()
     reach = 0
 
-    def __init__(self, channels: int, stride: int) -> None:
+    def __init__(self, channels: int, stride: int, mixed: bool) -> None:
         super().__init__()
         self.out_channels = channels
         self.stride = stride
+        self.ends_in_convolution = mixed
 
     def forward(self, x: Tensor, finer: Sequence[Tensor]) -> Tensor:
         return x
+
+
+class FineDecoder(Decoder):
+    """Top-down through every map of the backbone that is finer than the block's: (B, C, h, w) → (B, width, H, W)."""
+
+    ends_in_convolution = True
+
+    def __init__(self, channels: int, backbone: Backbone, width: int = 64) -> None:
+        super().__init__()
+        self.levels, self.out_channels = _finer_levels(backbone), width
+        strides = [backbone.output_stride, *(backbone.strides[level] for level in reversed(self.levels))]
+        self.stride = strides[-1]
+        self.steps = nn.ModuleList()
+        seen = Fraction(0)
+        for level, before, after in zip(reversed(self.levels), strides, strides[1:], strict=False):
+            self.steps.append(Step(channels, backbone.channels[level], width, before // after))
+            channels = width
+            # the enlarging looks one position of the coarser map aside, the 3x3 convolution one of the finer
+            seen += Fraction(before + after, strides[0])
+        self.reach = ceil(seen)
+
+    def forward(self, x: Tensor, finer: Sequence[Tensor]) -> Tensor:
+        for step, features in zip(self.steps, reversed(finer), strict=True):
+            x = step(x, features)
+        return x
+
+
+class Step(nn.Module):
+    """The coarse map (B, C, h, w) enlarged and joined with a finer one (B, C', H, W) → (B, width, H, W)."""
+
+    def __init__(self, coarse: int, fine: int, width: int, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+        # a 1x1 convolution and a bilinear enlargement may change places: on the small map it is cheaper
+        self.reduce = nn.Sequential(*conv_norm(coarse, width, 1))
+        self.lateral = nn.Sequential(*conv_norm(fine, width, 1))
+        self.smooth = nn.Sequential(
+            *conv_norm(width, width, 3, groups=width), nn.ReLU(inplace=True),
+            *conv_norm(width, width, 1), nn.ReLU(inplace=True),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor, finer: Tensor) -> Tensor:
+        x = F.interpolate(self.reduce(x), scale_factor=float(self.factor), mode="bilinear")
+        x = x[:, :, : finer.shape[2], : finer.shape[3]]  # ceil(side / stride) positions, of which the last may be cut
+        return self.smooth(F.relu(x + self.lateral(finer)))
+
+
+def _finer_levels(backbone: Backbone) -> tuple[int, ...]:
+    """The last map at every stride below the coarsest one; none for backbones that keep a single stride."""
+    last_at = {stride: level for level, stride in enumerate(backbone.strides) if stride < backbone.output_stride}
+    return tuple(last_at.values())

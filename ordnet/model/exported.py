@@ -117,8 +117,9 @@ class DotBlock(nn.Module):
         y = _as_map(branch(rows, keys, queries, count), x)
         if self.block.long.gate is None:
             return y
-        # the gate asks for Σ k and Σ x only
-        sums = Sums(outer=rows.new_empty(0), keys=keys.sum(dim=1), inputs=x.sum(dim=(2, 3)), count=count)
+        # a plain gate asks for Σ k and Σ x only
+        outer = rows.transpose(1, 2) @ keys if self.block.long.standard else rows.new_empty(0)
+        sums = Sums(outer, keys=keys.sum(dim=1), inputs=x.sum(dim=(2, 3)), count=count)
         return y * self.block.long.factored_gate(x, sums, slice(None))
 
 

@@ -35,10 +35,10 @@ def fetch(repo: str, file: str) -> Path:
     check(repo)
     if ".." in Path(file).parts or Path(file).is_absolute():
         raise OrdnetError(f"hf:{repo}/{file} leads out of its repository")
-    if mirror := _mirror():
-        path = mirror / repo / file
+    if root := mirror():
+        path = root / repo / file
         if not path.is_file():
-            raise OrdnetError(f"hf:{repo}/{file}: there is no {path} (ORDNET_HUB names {mirror} as the hub)")
+            raise OrdnetError(f"hf:{repo}/{file}: there is no {path} (ORDNET_HUB names {root} as the hub)")
         return path
     hub = _library()
     try:
@@ -47,14 +47,31 @@ def fetch(repo: str, file: str) -> Path:
         raise OrdnetError(f"hf:{repo}/{file} cannot be had: {_reason(hub, error, repo)}") from None
 
 
+def fetch_checked(repo: str, file: str, revision: str) -> tuple[Path, str, str | None]:
+    """A file of the hub at a revision → the file, the commit it is of, and the sha256 that the hub gives for it.
+
+    A file that was fetched before comes from the cache; without a network, its hash cannot be asked for (None).
+    """
+    check(repo)
+    hub = _library()
+    try:
+        path = Path(hub.hf_hub_download(repo, file, revision=revision, etag_timeout=10))
+    except Exception as error:  # whatever the library's HTTP client met
+        raise OrdnetError(_reason(hub, error, repo)) from None
+    commit = path.parent.name if path.parent.parent.name == "snapshots" else revision
+    # large files are kept in the cache under the hash of their content
+    name = path.resolve().name
+    return path, commit, name if re.fullmatch("[0-9a-f]{64}", name) else None
+
+
 def push(folder: Path, repo: str, private: bool = False) -> str:
     """Upload the files of a folder into the repository user/name, which is made if need be → where it can be seen."""
     check(repo)
-    if mirror := _mirror():
+    if root := mirror():
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-            target = mirror / repo / file.relative_to(folder)
+            target = root / repo / file.relative_to(folder)
             write_atomically(target, lambda temporary, file=file: shutil.copyfile(file, temporary))  # type: ignore[misc]
-        return str(mirror / repo)
+        return str(root / repo)
     hub = _library()
     try:
         api = hub.HfApi()
@@ -73,7 +90,7 @@ def check(repo: str) -> None:
         )
 
 
-def _mirror() -> Path | None:
+def mirror() -> Path | None:
     folder = os.environ.get("ORDNET_HUB")
     if not folder:
         return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -57,17 +58,32 @@ class Network(nn.Module):
         """The block's output and the decoder's finer maps → small scores."""
         return self.head(self.decoder(context, finer))
 
-    def training_scores(self, image: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Scores and, where there is an auxiliary head, its scores from the third stage."""
+    def training_scores(self, image: Tensor, small: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Scores and, where there is an auxiliary head, its scores from the third stage, at the picture's size.
+
+        `small` gives both before upsampling, at the size of the small scores; `labels_at_scores` is their truth.
+        """
         if self.auxiliary is None:
-            return self(image), None
+            return self.small_scores(image) if small else self(image), None
         count = len(self.backbone.strides)
         levels = sorted({*self.decoder.levels, count - 2, count - 1})
         maps = dict(zip(levels, self.backbone(image, levels), strict=True))
         context = self.block(self.neck(maps[count - 1]))
         scores = self.decoded(context, [maps[level] for level in self.decoder.levels])
-        size = image.shape[2:]
-        return self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
+        size = scores.shape[2:] if small else image.shape[2:]
+        return scores if small else self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
+
+    def labels_at_scores(self, labels: Tensor) -> Tensor:
+        """Class ids (B, H, W) → those at the places of the small scores (B, h, w), by the rule of upsampling."""
+        for side, length in enumerate(labels.shape[1:], start=1):
+            count = -(-length // self.stride)
+            place = torch.arange(count, device=labels.device)
+            if self.align_corners:
+                place = (place * (length - 1) + max(count - 1, 1) // 2) // max(count - 1, 1)
+            else:
+                place = ((2 * place + 1) * length // (2 * count)).clamp(max=length - 1)
+            labels = labels.index_select(side, place)
+        return labels
 
     def upsampled(self, scores: Tensor, size: Sequence[int]) -> Tensor:
         return F.interpolate(scores, size=tuple(size), mode="bilinear", align_corners=self.align_corners)

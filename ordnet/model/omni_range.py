@@ -6,6 +6,7 @@ same without any N x N map (`factored.py`).
 Shapes: B batch · C channels · D query/key channels · E value channels · H x W map.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +14,11 @@ from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 from ordnet.model.attention import SelfAttention
-from ordnet.model.factored import Factored
+from ordnet.model.factored import Factored, PiecewiseBlock
 from ordnet.model.fusion import AttentionToScale, ChannelSelection, Concat, Sum
 from ordnet.model.long_range import LongRange
 from ordnet.model.middle_range import MiddleRange
-from ordnet.model.parts import Block, Explanation, Piecewise, Rows, receptive_field
+from ordnet.model.parts import Block, Explanation, NoBlock, Piecewise, Rows, receptive_field
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "branches": (("middle", "long"), ("middle",), ("long",)),
@@ -27,6 +28,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "fusion": ("concat", "sum", "scale", "channel"),
     "similarity": ("dot", "softmax"),
     "form": ("factored", "literal"),
+    "gate_logits": ("plain", "standard"),
+    "logit_scale": ("one", "root"),
+    "start": ("random", "identity"),
 }
 
 
@@ -42,6 +46,10 @@ class OmniRange(Block):
             receives ("in"), or None.
         gate_sum: "mean" divides the gate's sums by N as Eq. 1 does; "sum" is Eq. 5 to the letter, which saturates.
         similarity: "dot" is the paper's; "softmax" is scaled dot-product attention, linear in memory only.
+        gate_logits: "plain" is Eq. 5; "standard" is each position's deviation from the map's mean, in standard
+            deviations, which no training step can drive into saturation (long_range.py).
+        logit_scale: "one" is the paper's; "root" multiplies products of queries and keys by one over the root of D.
+        start: "identity" begins with a block that adds nothing, as non-local networks do: its last layer is zero.
         form: "factored" or "literal": same parameters, same result.
         project: a 1x1 convolution from value width to C in each branch; without it only "concat" can fuse.
     """
@@ -60,12 +68,16 @@ class OmniRange(Block):
         similarity: str = "dot",
         form: str = "factored",
         project: bool = True,
+        gate_logits: str = "plain",
+        logit_scale: str = "one",
+        start: str = "random",
     ) -> None:
         super().__init__()
         branches = tuple(branches)
         for name, value in {
             "branches": branches, "gate": gate, "gate_norm": gate_norm, "gate_sum": gate_sum,
             "fusion": fusion, "similarity": similarity, "form": form,
+            "gate_logits": gate_logits, "logit_scale": logit_scale, "start": start,
         }.items():  # fmt: skip
             if value not in CHOICES[name]:
                 raise OrdnetError(f"{name}={value!r} is unknown; choose one of {', '.join(map(repr, CHOICES[name]))}")
@@ -73,6 +85,10 @@ class OmniRange(Block):
             raise OrdnetError("channels, key_channels, value_channels and patches must be at least 1")
         if similarity == "softmax" and gate == "in" and "long" in branches:
             raise OrdnetError('gate="in" with softmax similarity would be constant: its rows sum to 1; use gate="out"')
+        if gate_logits == "standard" and gate == "in" and "long" in branches:
+            raise OrdnetError(
+                'gate_logits="standard" needs gate="out": the spread of what positions receive is no sum over positions'
+            )
         if not project and fusion != "concat":
             raise OrdnetError(
                 f'fusion="{fusion}" adds branch outputs to C channels, but without the projection they have '
@@ -85,11 +101,13 @@ class OmniRange(Block):
         value_channels = value_channels or max(channels // 4, 1)
 
         def attention() -> SelfAttention:
-            return SelfAttention(channels, self.key_channels, value_channels, project, similarity)
+            return SelfAttention(channels, self.key_channels, value_channels, project, similarity, logit_scale)
 
         self.middle = MiddleRange(attention(), patches) if "middle" in branches else None
-        self.long = LongRange(attention(), gate, gate_norm, gate_sum) if "long" in branches else None
+        self.long = LongRange(attention(), gate, gate_norm, gate_sum, gate_logits) if "long" in branches else None
         self.fuse = _fusion(fusion, channels, channels if project else value_channels, len(branches), project)
+        if start == "identity":
+            self._add_nothing()
         self.factored = Factored(self.middle, self.long, self.fuse)
         """The two passes of the linear form, for dot-product similarity."""
 
@@ -99,7 +117,7 @@ class OmniRange(Block):
         if self.similarity == "dot" and self.form == "factored":
             return self.factored(x)
         literal = self.form == "literal"
-        outputs = [branch(x, literal) for branch in (self.middle, self.long) if branch is not None]
+        outputs = [branch(x, literal) for branch in self._branches()]
         return x + self.fuse(*outputs)
 
     def gate_map(self, x: Tensor) -> Tensor | None:
@@ -109,6 +127,19 @@ class OmniRange(Block):
         if self.similarity == "softmax":
             return self.long.gate_map(x)
         return self.factored.gate_at(x, self.factored.collect(x.flatten(2)))
+
+    def _add_nothing(self) -> None:
+        """Zero the last layer; its gradient is not zero, so the first step already moves it."""
+        last = (
+            [self.fuse] if isinstance(self.fuse, Concat) else [branch.attention.project for branch in self._branches()]
+        )
+        for layer in last:
+            assert isinstance(layer, nn.Conv2d) and layer.bias is not None  # without a projection there is a Concat
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def _branches(self) -> list[MiddleRange | LongRange]:
+        return [branch for branch in (self.middle, self.long) if branch is not None]
 
     # ---- what others ask (parts.Block) -------------------------------------------------------------------------
 
@@ -140,14 +171,35 @@ class OmniRange(Block):
         if self.similarity == "dot":
             self.factored.prepare()
 
+    def query_and_key_parameters(self) -> list[nn.Parameter]:
+        attentions = [branch.attention for branch in self._branches()]
+        return [p for attention in attentions for layer in (attention.query, attention.key) for p in layer.parameters()]
+
+    def without(self, part: str) -> Block:
+        if part == "block":
+            return NoBlock(self.channels)
+        if part == "gate" and not self.has_gate:
+            raise OrdnetError("the model's block has no gate to be switched off")
+        branch = {"middle": self.middle, "long": self.long, "gate": self.long}.get(part)
+        if branch is None:
+            raise OrdnetError(f"the model's block has no {part} range to be switched off")
+        less = copy.deepcopy(self)
+        if part == "gate":
+            assert less.long is not None
+            less.long.gate = None
+            return less
+        attention = (less.middle if part == "middle" else less.long).attention  # type: ignore[union-attr]
+        for parameter in (attention.project or attention.value).parameters():
+            nn.init.zeros_(parameter)
+        less.factored.forget()
+        return less
+
     def exportable(self) -> nn.Module:
         from ordnet.model.exported import exported
 
         return exported(self)
 
     def piecewise(self, height: int, width: int) -> Piecewise:
-        from ordnet.model.piecewise import PiecewiseBlock
-
         return PiecewiseBlock(self.factored, height, width)
 
     def explain(self, x: Tensor) -> Explanation:

@@ -143,6 +143,14 @@ class Block(nn.Module):
         """Asked only where `unexplained` is None."""
         return Explanation()
 
+    def query_and_key_parameters(self) -> list[nn.Parameter]:
+        """The parameters that the paper's unbounded products are made of, which may learn at a rate of their own."""
+        return []
+
+    def without(self, part: str) -> "Block":
+        """A copy with one part switched off (middle, long, gate or block), to see what that part is worth."""
+        raise OrdnetError(f"this model has no {part} that could be switched off; ordnet's variants have")
+
     def gate_map(self, x: Tensor) -> Tensor | None:
         """The gate (B, 1, h, w) of a block that has one."""
         return None

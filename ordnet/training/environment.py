@@ -2,9 +2,7 @@
 
 import os
 import platform
-import resource
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,14 +42,6 @@ def environment_rows(records: list[dict[str, Any]]) -> Sequence[tuple[str, str]]
         if values:
             rows.append((key, ", then ".join(values)))
     return rows
-
-
-def peak_megabytes() -> float:
-    """The most memory that this process has held so far: the GPU's where there is one, else the computer's."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 def _commit() -> str | None:

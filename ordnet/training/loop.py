@@ -6,13 +6,17 @@ takes exactly the steps that the killed one would have taken.
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 
 from ordnet.config import Settings
+from ordnet.data.loader import dead_worker, is_dead_worker
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_network
 from ordnet.evaluation.words import miou_words
@@ -20,14 +24,14 @@ from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
 from ordnet.training.display import Display
-from ordnet.training.environment import peak_megabytes
+from ordnet.training.memory import keep_memory, peak_megabytes
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.schedule import set_rate
 from ordnet.training.start import freeze_norms
 from ordnet.training.state import is_finished
-from ordnet.training.step import anybody, take_step
+from ordnet.training.step import anybody, lost_connection, take_step
 from ordnet.training.stop import Stopped, StopRequest, stop_requests
 from ordnet.training.vitals import watch
 
@@ -75,8 +79,10 @@ def train_with(
     force: bool = False,
     init: Path | None = None,
     device: str | None = None,
+    force_data: bool = False,
 ) -> Run:
     """Train as the settings say, into the run folder `out`."""
+    keep_memory()
     accelerator = make_accelerator(settings.training, device)
     main = accelerator.is_main_process
     display, folder = Display(main), RunFolder(out)
@@ -86,8 +92,8 @@ def train_with(
         found = earlier_state(folder, settings, resume, force, display, main)
         if found is not None and is_finished(found, settings):
             return _nothing_to_do(folder, display, accelerator.num_processes)
-        setup = prepare(settings, folder, accelerator, display, found, init)
-        with display.bar, stop_requests() as stop:
+        setup = prepare(settings, folder, accelerator, display, found, init, force_data)
+        with clean_end(setup), display.bar, stop_requests() as stop:
             clock = Clock()
             scored: Scored | None = None
             while not setup.progress.finished:
@@ -101,6 +107,26 @@ def train_with(
         return Run(out, scored.evaluation.figures())
     finally:
         folder.release()
+
+
+@contextmanager
+def clean_end(setup: Setup) -> Iterator[None]:
+    """However training ends, its loading processes end too; what can be foreseen is said in words.
+
+    A worker's death is reported by a signal, so that the error comes from wherever the loop is just then.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OrdnetError(f"the run could not go on: {error}; mend that and continue with --resume") from None
+    except RuntimeError as error:
+        if is_dead_worker(error):
+            raise dead_worker(error) from None
+        if lost_connection(error):
+            raise OrdnetError("another process of this run has ended; what it said tells why") from None
+        raise
+    finally:
+        setup.batches.close()
 
 
 def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
@@ -178,6 +204,7 @@ def _evaluate(setup: Setup) -> Scored:
             protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
             device=setup.accelerator.device,
             progress=lambda _: advance(""), skip_broken=settings.data.skip_broken, look=pictures.add,
+            long_side=setup.long_side,
         )  # fmt: skip
     return Scored(evaluation, pictures)
 
@@ -208,10 +235,11 @@ def _keep(path: Path, setup: Setup, record: dict[str, Any]) -> None:
     """Write a checkpoint that says where it comes from."""
     about = {key: record[key] for key in ABOUT if key in record}
     about |= {"crop": setup.settings.training.crop, "base_size": setup.settings.data.base_size}
+    about |= {"long_side": setup.long_side} if setup.long_side else {}
     classes = setup.train_set.classes
     try:
         checkpoint.save(path, setup.kept, classes.names, classes.colours, about)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise OrdnetError(f"{path} could not be written ({error}); make room and continue with --resume") from None
 
 
@@ -224,7 +252,7 @@ def _how_it_goes(setup: Setup, speed: float) -> str:
 def _report(setup: Setup, scored: Scored) -> None:
     if not setup.accelerator.is_main_process:
         return
-    parts = (setup.kept, setup.train_set, setup.val_set, scored.evaluation, scored.pictures)
+    parts = (setup.kept, setup.train_set, setup.val_set, scored.evaluation, scored.pictures, setup.long_side)
     with setup.display.task("drawing the report", 1):
         guarded(setup.display.say, lambda: write_report(setup.folder, setup.settings, *parts))
 

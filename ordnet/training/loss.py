@@ -5,9 +5,6 @@ batch's loss: the parts' sum is the loss, and the sum of their gradients its gra
 gradients, as DistributedDataParallel does, multiply each part by the number of processes.)
 """
 
-import math
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -58,15 +55,6 @@ def class_weights_of(settings: TrainingConfig) -> tuple[float, ...] | None:
     if settings.class_weights == "auto":
         raise OrdnetError("training.class_weights is auto, which is known only once the training labels were counted")
     return settings.class_weights
-
-
-def balanced_weights(by_frequency: Sequence[float]) -> tuple[float, ...]:
-    """Class weights that help rare classes without letting them win everywhere: the square roots of `by_frequency`.
-
-    Weights in inverse proportion to frequency (100 to 1 for a crack on 1 % of the pixels) make every pixel that might
-    be rare worth calling so; the rare class is found, and drawn far too wide.
-    """
-    return tuple(float(f"{math.sqrt(weight):.4g}") for weight in by_frequency)
 
 
 def cross_entropy(

@@ -23,7 +23,7 @@ def start_network(
     """The same network on every process: its random start is a function of the seed."""
     torch.manual_seed(seed)
     if init is None:
-        return build_from(config, len(names))
+        return build_from(config, len(names), say)
     before = checkpoint.load(find(init))
     # a whole checkpoint brings its backbone along, and knows where that takes its strides
     config = config.model_copy(update={"weights": None, "stride_on": before.net.config.stride_on})

@@ -24,8 +24,8 @@ class Trainee(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.net.training_scores(images)
+    def forward(self, images: Tensor, small: bool) -> tuple[Tensor, Tensor | None]:
+        return self.net.training_scores(images, small)
 
 
 def take_step(
@@ -36,10 +36,12 @@ def take_step(
     `step` counts from the beginning of the run.
     """
     _seed(training.seed, step, accelerator.process_index)
-    counted = count_pixels(batch.labels, class_weights_of(training))
+    small = training.loss_at == "scores"
+    truth = accelerator.unwrap_model(model).net.labels_at_scores(batch.labels) if small else batch.labels
+    counted = count_pixels(truth, class_weights_of(training))
     pixels = float(_summed(torch.tensor([counted], dtype=torch.float64), accelerator))
     size = training.micro_batch or len(batch.images)
-    micro_batches = list(zip(batch.images.split(size), batch.labels.split(size), strict=True))
+    micro_batches = list(zip(batch.images.split(size), truth.split(size), strict=True))
     sums: dict[str, Tensor] = {}
     for index, (images, labels) in enumerate(micro_batches):
         images, labels = images.to(accelerator.device), labels.to(accelerator.device)
@@ -47,7 +49,7 @@ def take_step(
         # processes exchange gradients once, with the last micro-batch
         with nullcontext() if last else accelerator.no_sync(model):
             with accelerator.autocast():
-                scores, auxiliary = model(normalise(images))
+                scores, auxiliary = model(normalise(images), small)
             share = len(images) / training.batch_size
             loss, parts = total_loss(scores, auxiliary, labels, training, pixels, share)
             # processes average their gradients, but the parts are meant to be added
@@ -71,6 +73,12 @@ def anybody(flag: bool, device: torch.device) -> bool:
     votes = torch.tensor([float(flag)], device=device)
     distributed.all_reduce(votes)
     return bool(votes.item())
+
+
+def lost_connection(error: RuntimeError) -> bool:
+    """Whether this is the error of a process whose partner has gone."""
+    words = str(error).lower()
+    return distributed.is_initialized() and any(word in words for word in ("connection", "gloo", "nccl", "socket"))
 
 
 def _seed(seed: int, step: int, process: int) -> None:

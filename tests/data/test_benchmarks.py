@@ -1,5 +1,6 @@
 """Tiny replicas of each benchmark's official layout, with the real label encodings, read back exactly."""
 
+import json
 import multiprocessing
 import pickle
 import signal
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from ordnet.data.benchmarks import pascal_detail
 from ordnet.data.catalogue import OPENERS, open_dataset
 from ordnet.data.class_list import class_table, classes_of
 from ordnet.data.dataset import read_pair
@@ -137,6 +139,97 @@ def test_pascal_context_png(tmp_path):
     assert np.array_equal(read_all(f"pascal-context-60:{base}", "val")[1]["b"], raw)
 
 
+def run_lengths_of(mask):
+    """COCO's compressed run lengths, written from their description."""
+    flat = np.concatenate([[0], mask.T.ravel(), [2]])
+    edges = np.flatnonzero(np.diff(flat))
+    numbers = np.diff([0, *edges]).tolist() if edges.size else []
+    text = ""
+    for place, number in enumerate(numbers):
+        value = number - (numbers[place - 2] if place > 2 else 0)
+        while True:
+            code, value = value & 31, value >> 5
+            done = value == (-1 if code & 16 else 0)
+            text += chr(code + 48 + (0 if done else 32))
+            if done:
+                break
+    return text
+
+
+def make_detail(root, raw):
+    base = root / "VOCdevkit/VOC2010"
+    images, segments = [], []
+    for number, (phase, key) in enumerate((("train", "2008_000002"), ("val", "2008_000003"), ("test", "2008_000004"))):
+        picture(base / f"JPEGImages/{key}.jpg", raw.shape)
+        height, width = raw.shape
+        images.append({"file_name": f"{key}.jpg", "phase": phase, "image_id": number, "height": height, "width": width})
+        for value in np.unique(raw)[1:].tolist():
+            counts = run_lengths_of(np.uint8(raw == value))
+            segments.append(
+                {"image_id": number, "category_id": value, "segmentation": {"size": [height, width], "counts": counts}}
+            )
+    file = base / "trainval_merged.json"
+    file.write_text(json.dumps({"images": images, "annos_segmentation": segments, "parts": []}))
+    return file
+
+
+def test_pascal_context_as_encnet_prepares_it(tmp_path, monkeypatch):
+    rows = class_table("pascal_context")
+    raw = raw_of([row.raw for row in rows])
+    file = make_detail(tmp_path, raw)
+    expected = np.full(raw.shape, IGNORE)
+    for row in rows:
+        expected[raw == row.raw] = row.class_id
+    dataset, labels = read_all(f"pascal-context:{tmp_path}", "train")
+    assert list(labels) == ["2008_000002"] and len(dataset.classes) == 59
+    assert np.array_equal(labels["2008_000002"], expected)
+    # from here on the JSON file is not loaded again
+    with monkeypatch.context() as patch:
+        patch.setattr(pascal_detail, "_read", None)
+        assert list(read_all(f"pascal-context-60:{tmp_path}", "trainval")[1]) == ["2008_000002", "2008_000003"]
+    # but a changed one is
+    make_detail(tmp_path, np.where(raw == 2, 9, raw))
+    assert (read_all(f"pascal-context:{tmp_path}", "val")[1]["2008_000003"] != 0).all()
+    for content in ("{", '{"images": []}', '{"images": [], "annos_segmentation": []}'):
+        file.write_text(content)
+        with pytest.raises(OrdnetError, match=r"trainval_merged\.json"):
+            open_dataset(f"pascal-context:{tmp_path}", "train")
+
+
+def test_pascal_context_with_wrong_run_lengths(tmp_path):
+    file = make_detail(tmp_path, raw_of([0, 2, 9]))
+    content = json.loads(file.read_text())
+    for counts in ("o" * 50, "é", "04", 3):
+        content["annos_segmentation"][0]["segmentation"]["counts"] = counts
+        file.write_text(json.dumps(content))
+        with pytest.raises(OrdnetError, match="run lengths"):
+            open_dataset(f"pascal-context:{tmp_path}", "train")
+    assert not (file.parent / "trainval_merged.png-cache/index.json").exists()
+
+
+def test_pascal_context_59_labels(tmp_path):
+    rows = [row for row in class_table("pascal_context") if row.class_id != IGNORE]
+    base = tmp_path / "VOC2010"
+    # an order of its own, with the spellings of the official list
+    other = {"table": "diningtable", "bedclothes": "bedcloth", "cloth": "clothes"}
+    order = [row.class_id for row in rows][::-1]
+    raw = raw_of(range(60))
+    for split, key in (("train", "a"), ("val", "b")):
+        lines(base / f"ImageSets/Main/{split}.txt", [key])
+        picture(base / f"JPEGImages/{key}.jpg", raw.shape)
+        index_png(base / f"59_context/{key}.png", raw)
+    with pytest.raises(OrdnetError, match=r"59_labels\.txt from the same page"):
+        open_dataset(f"pascal-context:{tmp_path}", "train")
+    names = [f"{n}: {other.get(rows[c].name, rows[c].name)}" for n, c in enumerate(order, 1)]
+    lines(base / "59_labels.txt", names)
+    expected = np.array([IGNORE, *order])[raw]
+    assert np.array_equal(read_all(f"pascal-context:{tmp_path}", "train")[1]["a"], expected)
+    for wrong in (names[:-1], [*names[:-1], "59: dragon"], [*names, "nonsense"]):
+        lines(base / "59_labels.txt", wrong)
+        with pytest.raises(OrdnetError, match=r"59_labels\.txt"):
+            open_dataset(f"pascal-context:{tmp_path}", "train")
+
+
 # COCO-Stuff 10k
 
 
@@ -245,7 +338,186 @@ def test_voc_augmented_with_pngs(tmp_path):
     assert sorted(labels) == ["a", "b", "d"] and (labels["d"] == 7).all() and np.array_equal(labels["a"], raw)
 
 
+def test_voc_augmented_by_a_list(tmp_path):
+    base, raw = make_voc(tmp_path)
+    for key in ("a", "c", "d", "e"):
+        index_png(base / f"SegmentationClassAug/{key}.png", np.full(raw.shape, 7))
+        picture(base / f"JPEGImages/{key}.jpg", raw.shape)
+    # two customary forms: ids, and paths of picture and label
+    lines(base / "ImageSets/Segmentation/trainaug.txt", ["a", "c", "e"])
+    assert sorted(read_all(f"voc:{base}", "trainaug")[1]) == ["a", "b", "e"]
+    (base / "ImageSets/Segmentation/trainaug.txt").unlink()
+    pairs = [f"/JPEGImages/{key}.jpg /SegmentationClassAug/{key}.png" for key in ("a", "d")]
+    lines(base / "ImageSets/SegmentationAug/train_aug.txt", pairs)
+    assert sorted(read_all(f"voc:{base}", "trainaug")[1]) == ["a", "b", "d"]
+
+
+# Cityscapes
+
+
+def make_cityscapes(root, ending="labelIds"):
+    raw = raw_of(range(34)) if ending == "labelIds" else raw_of([*range(19), 255])
+    for folder, kinds in {
+        "train": ("gtFine", "gtCoarse"), "val": ("gtFine", "gtCoarse"),
+        "train_extra": ("gtCoarse",), "test": ("gtFine",),
+    }.items():  # fmt: skip
+        key = f"city_{folder}/city_{folder}_000000_000019"
+        picture(root / f"leftImg8bit/{folder}/{key}_leftImg8bit.png", raw.shape)
+        for kind in kinds:
+            index_png(root / f"{kind}/{folder}/{key}_{kind}_{ending}.png", raw)
+            index_png(root / f"{kind}/{folder}/{key}_{kind}_instanceIds.png", raw)
+    return raw
+
+
+def test_cityscapes(tmp_path):
+    raw = make_cityscapes(tmp_path)
+    dataset, labels = read_all(f"cityscapes:{tmp_path}", "train")
+    assert list(labels) == ["city_train/city_train_000000_000019"]
+    assert len(dataset.classes) == 19 and dataset.classes.names[:2] == ("road", "sidewalk")
+    assert dataset.classes.colours[0] == (128, 64, 128) and dataset.classes.colours[13] == (0, 0, 142)
+    (label,) = labels.values()
+    counting = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+    for class_id, value in enumerate(counting):
+        assert np.array_equal(label == class_id, raw == value)
+    assert np.array_equal(label == IGNORE, ~np.isin(raw, counting))
+    # the server wants original ids
+    assert set(np.unique(dataset.rule.decode(label[label != IGNORE]))) == set(counting)
+    for split, count in {"val": 1, "trainval": 2, "train_extra": 1, "train_coarse": 1, "val_coarse": 1}.items():
+        found, labels = read_all(f"cityscapes:{tmp_path}", split)
+        assert len(labels) == count
+        assert ("gtCoarse" in found.files(0)[1]) == ("extra" in split or "coarse" in split)
+    test = open_dataset(f"cityscapes:{tmp_path}", "test")  # its labels are all void
+    assert test.files(0)[1] == "" and test.rule.decode(np.uint8([0, 18])).tolist() == [7, 33]
+
+
+def test_cityscapes_class_ids(tmp_path):
+    raw = make_cityscapes(tmp_path, "labelTrainIds")
+    labels = read_all(f"cityscapes:{tmp_path}", "trainval")[1]
+    assert all(np.array_equal(label, raw) for label in labels.values())
+    index_png(tmp_path / "gtFine/val/city_val/city_val_000000_000019_gtFine_labelTrainIds.png", raw + 19)
+    with pytest.raises(OutsideClasses, match=r"city_val_000000_000019_gtFine_labelTrainIds\.png.* 19 "):
+        read_all(f"cityscapes:{tmp_path}", "val")
+
+
+def test_cityscapes_parts_that_are_missing(tmp_path):
+    make_cityscapes(tmp_path)
+    (tmp_path / "gtCoarse").rename(tmp_path / "elsewhere")
+    with pytest.raises(OrdnetError, match=r"no folder .*gtCoarse/train_extra; expected"):
+        open_dataset(f"cityscapes:{tmp_path}", "train_extra")
+    next((tmp_path / "gtFine/train").rglob("*labelIds.png")).unlink()
+    with pytest.raises(OrdnetError, match=r"1 of 1 labels are missing.*_gtFine_labelIds"):
+        open_dataset(f"cityscapes:{tmp_path}", "train")
+
+
+# Mapillary Vistas
+
+
+def vistas_config(path, count):
+    entries = [
+        {"name": f"object--{i}", "readable": f"Object {i}", "color": [i, 2 * i % 256, 0], "evaluate": i != count - 1}
+        for i in range(count)
+    ]
+    path.write_text(json.dumps({"version": "1", "mapping": "public", "labels": entries}))
+
+
+def test_mapillary_vistas(tmp_path):
+    for folder in ("training", "validation", "testing"):
+        picture(tmp_path / f"{folder}/images/{folder}_a.jpg", raw_of(range(124)).shape)
+    vistas_config(tmp_path / "config.json", 66)
+    raw = np.resize(raw_of(range(66)), raw_of(range(124)).shape)
+    for folder in ("training", "validation"):
+        index_png(tmp_path / f"{folder}/labels/{folder}_a.png", raw)
+    dataset, labels = read_all(f"mapillary:{tmp_path}", "train")
+    assert len(dataset.classes) == 65 and dataset.classes.names[3] == "Object 3"
+    assert dataset.classes.colours[3] == (3, 6, 0)
+    assert np.array_equal(labels["training_a"], np.where(raw == 65, IGNORE, raw))
+    # a download of version 2.0 has both
+    (tmp_path / "config.json").rename(tmp_path / "config_v1.2.json")
+    vistas_config(tmp_path / "config_v2.0.json", 124)
+    for folder in ("training", "validation"):
+        (tmp_path / f"{folder}/v1.2").mkdir()
+        (tmp_path / f"{folder}/labels").rename(tmp_path / f"{folder}/v1.2/labels")
+        index_png(tmp_path / f"{folder}/v2.0/labels/{folder}_a.png", raw_of(range(124)))
+    assert len(read_all(f"mapillary:{tmp_path}", "trainval")[0].classes) == 123
+    assert len(read_all(f"mapillary-1.2:{tmp_path}", "val")[0].classes) == 65
+    assert open_dataset(f"mapillary:{tmp_path}", "test").files(0)[1] == ""
+
+
+@pytest.mark.parametrize("colour", [[0, 0, 256], [0, 0], "red", [0, 0, -1], [0.5, 0, 0]])
+def test_mapillary_configs_with_mistakes(tmp_path, colour):
+    picture(tmp_path / "training/images/a.jpg")
+    entry = {"readable": "x", "color": colour, "evaluate": True}
+    for content in (json.dumps({"labels": [entry]}), "{", json.dumps({"labels": []}), "[" * 100_000):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(OrdnetError, match=r"config\.json"):
+            open_dataset(f"mapillary:{tmp_path}", "train")
+
+
+# the full ADE20K
+
+
+def make_full(root, numbers):
+    folder = root / "ADE20K_2021_17_01/images/ADE"
+    for part in ("training", "validation"):
+        place = folder / part / "urban/street"
+        picture(place / "ADE_1.jpg", numbers.shape)
+        pixels = np.stack([numbers // 256 * 10, numbers % 256, numbers * 0 + 9], axis=-1).astype(np.uint8)
+        Image.fromarray(pixels).save(place / "ADE_1_seg.png")
+        objects = [
+            {"id": 1, "name": "sky", "name_ndx": 2420, "parts": {"part_level": 0}},
+            {"id": 2, "name": "building, edifice", "name_ndx": 312, "parts": {"part_level": 0}},
+            {"id": 3, "name": "zebra", "name_ndx": 3000, "parts": {"part_level": 0}},
+        ]
+        (place / "ADE_1.json").write_text(json.dumps({"annotation": {"object": objects}}))
+    return root / "ADE20K_2021_17_01"
+
+
+def test_ade20k_full(tmp_path):
+    numbers = np.resize([0, 2420, 312, 3000, 2420, 999], SHAPE)
+    root = make_full(tmp_path, numbers)
+    (root / "index_ade20k.pkl").write_bytes(b"cos\nsystem\n(S'false'\ntR.")  # never read
+    with pytest.raises(OrdnetError, match=r"no classes.txt.*3,688 names"):
+        open_dataset(f"ade20k-full:{tmp_path}", "train")
+    lines(root / "classes.txt", ["building, edifice", "sky"])
+    dataset, labels = read_all(f"ade20k-full:{tmp_path}", "trainval")
+    assert dataset.classes.names == ("building, edifice", "sky") and len(dataset.ids) == 2
+    expected = np.full(SHAPE, IGNORE)
+    expected[numbers == 312], expected[numbers == 2420] = 0, 1
+    assert np.array_equal(labels["urban/street/ADE_1"], expected)
+    for content in ("{", "[]", '{"annotation": {"object": [3]}}', "[" * 100_000):
+        (root / "images/ADE/training/urban/street/ADE_1.json").write_text(content)
+        with pytest.raises(OrdnetError, match=r"ADE_1\.json is not a file of the full ADE20K"):
+            read_all(f"ade20k-full:{root}", "train")
+    (root / "images/ADE/training/urban/street/ADE_1.json").unlink()
+    with pytest.raises(OrdnetError, match=r"ADE_1\.json is missing"):
+        read_all(f"ade20k-full:{root}", "train")
+
+
 # CamVid
+
+
+def make_kaggle(root):
+    rows = class_table("camvid_32")
+    which = raw_of(range(32))
+    colours = np.array([row.colour for row in rows], dtype=np.uint8)[which]
+    for split in ("train", "val", "test"):
+        picture(root / f"CamVid/{split}/{split}_1.png", which.shape)
+        (root / f"CamVid/{split}_labels").mkdir()
+        Image.fromarray(colours).save(root / f"CamVid/{split}_labels/{split}_1_L.png")
+    rows_text = "".join(f"{row.name},{','.join(map(str, row.colour))}\n" for row in rows)
+    (root / "CamVid/class_dict.csv").write_text(f"name,r,g,b\n{rows_text}")
+    return rows, which
+
+
+def test_camvid_from_kaggle(tmp_path):
+    rows, which = make_kaggle(tmp_path)
+    dataset, labels = read_all(f"camvid:{tmp_path}", "trainval")
+    assert list(labels) == ["train_1", "val_1"] and len(dataset.classes) == 11
+    assert np.array_equal(labels["train_1"], np.array([row.class_id for row in rows])[which])
+    for content in ("name,r,g,b\nSky,128,128,999\n", "name,r,g,b\nDragon,1,2,3\n", "name;r\nSky;1\n"):
+        (tmp_path / "CamVid/class_dict.csv").write_text(content)
+        with pytest.raises(OrdnetError, match=r"class_dict\.csv: expected one of CamVid's 32 names"):
+            open_dataset(f"camvid:{tmp_path}", "train")
 
 
 def test_camvid_segnet(tmp_path):
@@ -298,7 +570,8 @@ def test_camvid_as_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("ade20k", 150), ("pascal_context", 59), ("coco_stuff", 171), ("voc", 21), ("camvid", 11)]
+    ("name", "count"),
+    [("ade20k", 150), ("pascal_context", 59), ("coco_stuff", 171), ("voc", 21), ("camvid", 11), ("cityscapes", 19)],
 )
 def test_tables_number_the_classes_without_gaps(name, count):
     rows = class_table(name)
@@ -426,8 +699,8 @@ def test_mistakes_are_explained(tmp_path, name):
 
 
 def test_unknown_names_and_splits():
-    with pytest.raises(OrdnetError, match=r"no data set 'cityscapes'; there are folder, ade20k.*folder:PATH"):
-        open_dataset("cityscapes:/data", "train")
+    with pytest.raises(OrdnetError, match=r"no data set 'cityscape'; there are folder, ade20k.*folder:PATH"):
+        open_dataset("cityscape:/data", "train")
     for name in sorted(OPENERS.keys() - {"scenes", "folder"}):
         with pytest.raises(OrdnetError, match=rf"{name} has no split 'validation'; there are .*val"):
             open_dataset(f"{name}:/nowhere", "validation")

@@ -232,3 +232,24 @@ def test_colours_and_values_go_round(tmp_path_factory, seed, count):
     Image.fromarray(colours[chosen]).save(path)
     palette = {tuple(colour): int(value) for colour, value in zip(colours.tolist(), values, strict=True)}
     assert np.array_equal(read_colours(path, palette), values[chosen])
+
+
+def test_sixteen_bits_become_eight(tmp_path):
+    grey = np.linspace(0, 65535, 600).astype(np.uint16).reshape(20, 30)
+    for ending in ("png", "tif"):
+        Image.fromarray(grey).save(tmp_path / f"grey.{ending}")
+        pixels = np.asarray(open_rgb(tmp_path / f"grey.{ending}"))
+        assert np.array_equal(pixels[..., 0], np.round(grey / 257)) and np.array_equal(pixels[..., 0], pixels[..., 2])
+
+
+def test_stretching_uses_the_whole_range(tmp_path):
+    scan = np.linspace(1000, 3000, 600).astype(np.uint16).reshape(20, 30)  # 12 bits in a file of 16
+    Image.fromarray(scan).save(tmp_path / "scan.tif")
+    assert np.asarray(open_rgb(tmp_path / "scan.tif")).max() < 13
+    pixels = np.asarray(open_rgb(tmp_path / "scan.tif", stretch=True))[..., 0].ravel()
+    assert pixels[0] == 0 and pixels[-1] == 255 and (np.diff(pixels.astype(int)) >= 0).all()
+    flat = np.full((4, 4), 500, np.uint16)
+    Image.fromarray(flat).save(tmp_path / "flat.tif")
+    assert np.asarray(open_rgb(tmp_path / "flat.tif", stretch=True)).max() <= 1
+    Image.fromarray(np.float32([[0, 1], [np.nan, 2]])).save(tmp_path / "float.tif")
+    assert np.asarray(open_rgb(tmp_path / "float.tif", stretch=True)).max() == 255

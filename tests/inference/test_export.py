@@ -82,6 +82,8 @@ def test_patches_are_those_of_the_grid(height, width, patches):
     fusion=st.sampled_from(["concat", "sum", "scale", "channel"]),
     similarity=st.sampled_from(["dot", "softmax"]),
     project=st.booleans(),
+    gate_logits=st.sampled_from(["plain", "standard"]),
+    logit_scale=st.sampled_from(["one", "root"]),
     patches=st.integers(1, 4),
     size=st.tuples(st.integers(4, 13), st.integers(4, 13)),
 )

@@ -16,6 +16,7 @@ from ordnet.inference.upsample import axis, strips
 from ordnet.model.areas import grown, inside, overlap, tiles
 from ordnet.model.build import make_backbone
 from ordnet.model.parts import receptive_field
+from ordnet.model.pixels import to_input
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -34,7 +35,7 @@ def lively(net):
 
 def assert_streams(net, pixels, tile, tolerance=1e-9, **options):
     with torch.inference_mode():
-        whole = net(stream.to_input(pixels, net))[0]
+        whole = net(to_input(pixels, net))[0]
     streamed = stream.scores(net, pixels, tile=tile, **options)
     assert streamed.shape == whole.shape
     difference = (streamed.to(whole) - whole).abs().max().item()
@@ -73,8 +74,17 @@ def test_variants_in_single_precision(variant):
     net = ordnet.build(variant, classes=7, backbone="tiny").eval()
     pixels = picture(70, 131)
     assert_streams(net, pixels, 40, tolerance=1e-4)
-    whole = net(stream.to_input(pixels, net))[0].argmax(0).numpy()
+    whole = net(to_input(pixels, net))[0].argmax(0).numpy()
     assert np.mean(stream.labels(net, pixels, tile=40) == whole) > 0.999
+
+
+def test_standardised_and_scaled_logits():
+    net = ordnet.build(
+        "ordnet", classes=3, backbone="tiny", gate_logits="standard", logit_scale="root", gate_norm="softmax"
+    )
+    assert_streams(lively(net), picture(50, 61), 24)
+    net = ordnet.build("ordnet", classes=3, backbone="tiny", gate_logits="standard")
+    assert_streams(lively(net), picture(50, 61), 24)
 
 
 def test_without_projection():
@@ -85,6 +95,24 @@ def test_other_strides_and_the_deep_networks_edges():
     # the halo covers all of the picture's side but not all of the picture: tiles with and without true edges
     net = lively(ordnet.build("ordnet", classes=3, backbone="mobilenet_v2", output_stride=16, neck=8))
     assert_streams(net, picture(24, 700), 96, halo=receptive_field(net.backbone))
+
+
+@settings(max_examples=12)
+@given(
+    height=st.integers(65, 150),
+    width=st.integers(65, 150),
+    tile=st.integers(32, 90),
+    align_corners=st.booleans(),
+    output_stride=st.sampled_from([8, 16, 32]),
+    block=BLOCKS,
+)
+def test_the_fine_decoder_streams_exactly(height, width, tile, align_corners, output_stride, block):
+    net = ordnet.build(
+        "ordnet", classes=3, backbone="mobilenet_v2", output_stride=output_stride, neck=8, decoder="fine",
+        align_corners=align_corners, **block,
+    )  # fmt: skip
+    assert net.stride == 4
+    assert_streams(lively(net), picture(height, width), tile, halo=256)
 
 
 def test_a_halo_too_small_is_noticed():

@@ -68,6 +68,8 @@ def attend(attention, x, softmax):
     q, k, v = dense(attention.query, x), dense(attention.key, x), dense(attention.value, x)
     n = len(x)
     attn = np.array([[q[i] @ k[j] for j in range(n)] for i in range(n)])
+    if attention.logit_scale == "root" and not softmax:
+        attn = attn / np.sqrt(D)
     if softmax:
         attn = np.exp(attn / np.sqrt(D))
         attn /= attn.sum(axis=1, keepdims=True)
@@ -78,7 +80,7 @@ def attend(attention, x, softmax):
 
 
 def oracle(block, x, chosen, patches):
-    """The whole block on one picture (C, H, W), straight from the paper."""
+    """The whole block on one picture (C, H, W), straight from the paper, and from docs where it is not the paper's."""
     _, height, width = x.shape
     softmax = chosen["similarity"] == "softmax"
     outputs = []
@@ -99,6 +101,10 @@ def oracle(block, x, chosen, patches):
             sums = attn.sum(axis=0 if chosen["gate"] == "out" else 1)
             if chosen["gate_sum"] == "mean" and not softmax:
                 sums = sums / len(flat)
+            if chosen.get("gate_logits") == "standard":
+                sums = attn.sum(axis=0) if softmax else attn.sum(axis=0) / len(flat) / block.long.attention.scale
+                sums = (sums - sums.mean()) / np.sqrt(sums.var() + 1e-6)
+                sums = sums * block.long.gate_gain.item() + block.long.gate_bias.item()
             gate = 1 / (1 + np.exp(-sums))
             if chosen["gate_norm"] == "softmax":
                 gate = np.exp(sums - sums.max()) / np.exp(sums - sums.max()).sum()
@@ -141,6 +147,92 @@ def test_follows_the_equations(chosen, form):
     with torch.no_grad():
         y = block(x)[0].numpy()
     np.testing.assert_allclose(y, oracle(block, x[0].numpy(), chosen, 2), rtol=0, atol=1e-9 * np.abs(y).max())
+
+
+NEW = [
+    {**chosen, "gate_logits": logits, "logit_scale": scale}
+    for chosen in OPTIONS[::3] for logits in ("plain", "standard") for scale in ("one", "root")
+    if (logits, scale) != ("plain", "one")
+    and not (logits == "standard" and chosen["gate"] == "in" and "long" in chosen["branches"])
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["literal", "factored"])
+@pytest.mark.parametrize("chosen", NEW[::4], ids=lambda chosen: "-".join(map(str, chosen.values())))
+def test_scaled_and_standardised_logits_follow_their_definition(chosen, form):
+    block = make(form, patches=2, **chosen)
+    x = features(4, 5, batch=1)
+    with torch.no_grad():
+        found = block(x)[0].numpy()
+    np.testing.assert_allclose(found, oracle(block, x[0].numpy(), chosen, 2), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("chosen", NEW, ids=lambda chosen: "-".join(map(str, chosen.values())))
+def test_new_settings_in_both_forms_with_gradients(chosen):
+    factored, literal = forms(make(**chosen))
+    x = features()
+    outputs = []
+    for block in (factored, literal):
+        block.zero_grad()
+        given = x.clone().requires_grad_()
+        y = block(given)
+        (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum().backward()
+        outputs.append((y.detach(), given.grad, [p.grad for p in block.parameters()]))
+    (y, dx, dp), (other_y, other_dx, other_dp) = outputs
+    torch.testing.assert_close(y, other_y, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(dx, other_dx, rtol=1e-7, atol=1e-8)
+    for own, other in zip(dp, other_dp, strict=True):
+        if own is None or other is None:  # a bias that drops out of the standardised logits
+            assert not (own if own is not None else other if other is not None else torch.zeros(())).abs().max() > 1e-8
+        else:
+            torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-7)
+
+
+def test_a_standardised_gate_is_open_here_and_shut_there_whatever_the_scale_of_features():
+    block = make(gate_logits="standard")
+    torch.nn.init.ones_(block.long.gate_gain), torch.nn.init.zeros_(block.long.gate_bias)
+    for size in (0.1, 1.0, 100.0):
+        gate = block.gate_map(features(9, 11) * size)
+        assert 0.3 < gate.mean() < 0.7
+        assert gate.std() > 0.1
+    flat = torch.ones(1, C, 6, 6, dtype=torch.float64)
+    torch.testing.assert_close(block.gate_map(flat), torch.full((1, 1, 6, 6), 0.5, dtype=torch.float64))
+
+
+def test_standardised_logits_need_attention_out():
+    with pytest.raises(OrdnetError, match='needs gate="out"'):
+        ordnet.OmniRange(8, gate="in", gate_logits="standard")
+
+
+@pytest.mark.parametrize("fusion", CHOICES["fusion"])
+def test_a_start_as_the_identity_adds_nothing_and_learns(fusion):
+    block = ordnet.OmniRange(C, D, E, fusion=fusion, start="identity").double()
+    x = features()
+    torch.testing.assert_close(block(x), x, rtol=0, atol=0)
+    (block(x) ** 2).sum().backward()
+    layers = [block.fuse] if fusion == "concat" else [block.middle.attention.project, block.long.attention.project]
+    assert all(layer.weight.grad.abs().max() > 0 for layer in layers)
+
+
+def test_switching_a_part_off():
+    block = make()
+    x = features()
+    with torch.no_grad():
+        block(x)  # whatever is remembered must not survive
+        torch.testing.assert_close(block.without("block")(x), x, rtol=0, atol=0)
+        literal = forms(block)[1]
+        middle, long = block.middle(x, literal=True), block.long(x, literal=True)
+        nothing = torch.zeros_like(x)
+        torch.testing.assert_close(block.without("middle")(x), x + block.fuse(nothing, long))
+        torch.testing.assert_close(block.without("long")(x), x + block.fuse(middle, nothing))
+        torch.testing.assert_close(literal.without("long")(x), block.without("long")(x))
+        open_long = block.long.attention.literal(x)[0]
+        torch.testing.assert_close(block.without("gate")(x), x + block.fuse(middle, open_long))
+        assert relative(block(x), literal(x), x) < 1e-10  # the block itself is as it was
+    with pytest.raises(OrdnetError, match="no gate"):
+        make(gate=None).without("gate")
+    with pytest.raises(OrdnetError, match="no middle range"):
+        make(branches=("long",)).without("middle")
 
 
 # ---- the two forms -------------------------------------------------------------------------------------------

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from ordnet.data.class_list import class_table, classes_of, raw_to_class
-from ordnet.data.file_dataset import FileDataset, Files, check_split, find_root, first_folder, pair_folders
+from ordnet.data.file_dataset import FileDataset, check_split, find_root, first_folder, pair_folders
 from ordnet.data.labels import IGNORE, LabelRule
-from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.errors import OrdnetError
 
 TREE = """\
@@ -21,16 +20,13 @@ def open_split(path: str | None, split: str) -> FileDataset:
     check_split("ade20k", split, _FOLDERS)
     root = find_root("ade20k", path, ("ADEChallengeData2016",), ("images", "annotations"), TREE)
     rows = class_table("ade20k")
-    nothing = f"ade20k: the folders of the split {split} in {root} hold no pictures; expected\n{TREE}"
-    if split == "test":
-        found = Files(_test_folder(root), IMAGE_ENDINGS)
-        if not found.paths:
-            raise OrdnetError(nothing)
-        ids = sorted(found.paths)
-        images, labels = found.pick(ids, "image"), list[str]()
-    else:
-        folders = [(root / "images" / folder, root / "annotations" / folder) for folder in _FOLDERS[split]]
-        ids, images, labels = pair_folders(folders, nothing)
+    folders: list[tuple[Path, Path | None]] = [
+        (root / "images" / folder, root / "annotations" / folder) for folder in _FOLDERS[split]
+    ]
+    ids, images, labels = pair_folders(
+        folders or [(_test_folder(root), None)],
+        f"ade20k: the folders of the split {split} in {root} hold no pictures; expected\n{TREE}",
+    )
     rule = LabelRule({0: IGNORE, **raw_to_class(rows)})
     return FileDataset("ade20k", split, ids, classes_of(rows), rule, images, labels)
 

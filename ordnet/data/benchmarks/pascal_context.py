@@ -1,26 +1,38 @@
 """PASCAL-Context: the 59 frequent classes of 459, on the pictures of VOC 2010.
 
-The labels are the official LabelMap .mat files, or index PNGs in SegmentationClassContext/ as other toolkits convert
-them. All that is not among the 59 is background: it never counts, or is class 0 in the form with 60 classes.
+The labels are read from whatever is there, in this order: index PNGs in SegmentationClassContext/ as other toolkits
+convert them, the official LabelMap .mat files, trainval_merged.json of the Detail API as EncNet prepares it, the PNGs
+of 59_context_labels with their own numbering. All that is not among the 59 is background: it never counts, or is class
+0 in the form with 60 classes.
 """
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from ordnet.data.benchmarks.pascal_detail import unpacked
 from ordnet.data.class_list import ClassRow, class_table
 from ordnet.data.file_dataset import FileDataset, Files, check_split, find_root, first_folder, read_ids
 from ordnet.data.label_files import read_index, read_mat
 from ordnet.data.labels import IGNORE, Classes, LabelRule
+from ordnet.data.reading import read_text
 from ordnet.errors import OrdnetError
 
 TREE = """\
   VOCdevkit/VOC2010/
     JPEGImages/*.jpg
     ImageSets/Main/train.txt, val.txt    (or ImageSets/SegmentationContext/train.txt, val.txt)
-    trainval/*.mat                       (from trainval.tar.gz; or SegmentationClassContext/*.png)"""
+    trainval/*.mat                       (from trainval.tar.gz; or SegmentationClassContext/*.png;
+                                          or trainval_merged.json; or 59_context/*.png with 59_labels.txt)"""
 
 _SPLITS = {"train": ("train",), "val": ("val",), "trainval": ("train", "val")}
 _RAW_CLASSES = 459
+# as 59_labels.txt calls them
+_OTHER_NAMES = {"diningtable": "table", "bedcloth": "bedclothes", "clothes": "cloth"}
 
 
 def open_split(path: str | None, split: str) -> FileDataset:
@@ -33,38 +45,62 @@ def open_split_60(path: str | None, split: str) -> FileDataset:
     return _open("pascal-context-60", path, split, background=True)
 
 
+@dataclass(frozen=True)
+class _Labels:
+    """One of the forms in which the labels come."""
+
+    files: Files
+    rule: dict[int, int]
+    read: Callable[[str], np.ndarray] = read_index
+    splits: dict[str, list[str]] | None = None
+    """Split → ids, where the labels bring their own."""
+
+
 def _open(name: str, path: str | None, split: str, background: bool) -> FileDataset:
     check_split(name, split, _SPLITS)
-    root = find_root(name, path, ("VOC2010", "VOCdevkit/VOC2010"), ("JPEGImages", "ImageSets"), TREE)
-    lists = first_folder([root / "ImageSets/SegmentationContext", root / "ImageSets/Main"])
-    if lists is None:
-        raise OrdnetError(f"{name}: neither SegmentationContext/ nor Main/ in {root / 'ImageSets'}; expected\n{TREE}")
-    ids = [key for part in _SPLITS[split] for key in read_ids(lists / f"{part}.txt")]
-    images = Files(root / "JPEGImages", (".jpg",)).pick(ids, "image")
-    labels, mat = _labels(name, root)
+    root = find_root(name, path, ("VOC2010", "VOCdevkit/VOC2010"), ("JPEGImages",), TREE)
     rows = class_table("pascal_context")
+    labels = _labels(name, root, rows, background)
+    ids = [key for part in _SPLITS[split] for key in (labels.splits or {}).get(part) or _listed(name, root, part)]
     return FileDataset(
         name,
         split,
         ids,
         _classes(rows, background),
-        LabelRule(_mat_rule(rows, background) if mat else _png_rule(rows, background)),
-        images,
-        labels.pick(ids, "label"),
-        partial(read_mat, key="LabelMap") if mat else read_index,
+        LabelRule(labels.rule),
+        Files(root / "JPEGImages", (".jpg",)).pick(ids, "image"),
+        labels.files.pick(ids, "label"),
+        labels.read,
     )
 
 
-def _labels(name: str, root: Path) -> tuple[Files, bool]:
-    """The label files, and whether they are .mat files."""
+def _listed(name: str, root: Path, part: str) -> list[str]:
+    lists = first_folder([root / "ImageSets/SegmentationContext", root / "ImageSets/Main"])
+    if lists is None:
+        raise OrdnetError(f"{name}: neither SegmentationContext/ nor Main/ in {root / 'ImageSets'}; expected\n{TREE}")
+    return read_ids(lists / f"{part}.txt")
+
+
+def _labels(name: str, root: Path, rows: tuple[ClassRow, ...], background: bool) -> _Labels:
     converted = root / "SegmentationClassContext"
     if converted.is_dir():
-        return Files(converted, (".png",)), False
-    places = [root / "trainval", root.parent / "trainval", root.parent.parent / "trainval"]
-    folder = first_folder(places)
-    if folder is None:
-        raise OrdnetError(f"{name}: no labels in {', '.join(map(str, (converted, *places)))}; expected\n{TREE}")
-    return Files(folder, (".mat",)), True
+        return _Labels(Files(converted, (".png",)), _png_rule(rows, background))
+    around = (root, root.parent, root.parent.parent)
+    if folder := first_folder(place / "trainval" for place in around):
+        return _Labels(Files(folder, (".mat",)), _mat_rule(rows, background), partial(read_mat, key="LabelMap"))
+    if merged := next((file for place in around if (file := place / "trainval_merged.json").is_file()), None):
+        folder, splits = unpacked(merged)
+        return _Labels(Files(folder, (".png",)), _mat_rule(rows, background), splits=splits)
+    if folder := first_folder(place / part for place in around for part in ("59_context", "59_context_labels")):
+        numbers = next((file for place in (folder, *around) if (file := place / "59_labels.txt").is_file()), None)
+        if numbers is None:
+            raise OrdnetError(
+                f"{name}: {folder} numbers the classes in an order of its own: put 59_labels.txt from the same page "
+                "beside it"
+            )
+        return _Labels(Files(folder, (".png",)), _numbered_rule(rows, background, numbers))
+    places = ", ".join(map(str, (converted, *(place / "trainval" for place in around))))
+    raise OrdnetError(f"{name}: no labels in {places}, nor as trainval_merged.json or 59_context; expected\n{TREE}")
 
 
 def _classes(rows: tuple[ClassRow, ...], background: bool) -> Classes:
@@ -85,3 +121,22 @@ def _png_rule(rows: tuple[ClassRow, ...], background: bool) -> dict[int, int]:
     rest = 0 if background else IGNORE
     frequent = {row.class_id + 1: row.class_id + background for row in rows if row.class_id != IGNORE}
     return {0: rest, IGNORE: IGNORE} | frequent
+
+
+def _numbered_rule(rows: tuple[ClassRow, ...], background: bool, file: Path) -> dict[int, int]:
+    """The numbering of 59_labels.txt, whose lines are `1: aeroplane`; 0 is background."""
+    class_ids = {row.name: row.class_id for row in rows if row.class_id != IGNORE}
+    rule = {0: 0 if background else IGNORE, IGNORE: IGNORE}
+    for line in read_text(file, f"{file} is missing").splitlines():
+        match = re.fullmatch(r"(\d{1,2}):\s*(\S.*)", line.strip())
+        name = "".join(match[2].split()) if match else ""
+        name = _OTHER_NAMES.get(name, name)
+        if match and name in class_ids:
+            rule[int(match[1])] = class_ids[name] + background
+        elif line.strip():
+            raise OrdnetError(
+                f"{file}: expected lines such as `1: aeroplane`, with the names of the 59 classes; got {line!r:.80}"
+            )
+    if len(set(rule.values()) - {IGNORE}) != len(class_ids) + background:
+        raise OrdnetError(f"{file} does not name all 59 classes")
+    return rule

@@ -1,7 +1,7 @@
 """PASCAL VOC 2012: 21 classes with background; 255 marks boundaries and never counts.
 
-`trainaug` is the customary augmented training set: all of VOC's train and of SBD, without VOC's val (10,582 pictures).
-Where both label a picture, VOC's label is taken.
+`trainaug` is the customary augmented training set: all of VOC's train and of SBD, without VOC's val (10,582 pictures),
+or those of them that ImageSets/Segmentation/trainaug.txt lists. Where both label a picture, VOC's label is taken.
 """
 
 from pathlib import Path
@@ -45,7 +45,8 @@ def _augmented(root: Path, images: Files, with_val: bool) -> tuple[list[str], li
     """Ids and labels. Pictures that only SBD brings are added to `images`."""
     train, val = _listed(root, "train"), _listed(root, "val")
     extra = _extra_labels(root, images)
-    added = sorted(extra.paths.keys() - set(train) - set(val))
+    listed = _augmented_list(root) or extra.paths.keys()
+    added = sorted(set(listed) - set(train) - set(val))
     plain = [*train, *val] if with_val else train
     labels = Files(root / "SegmentationClass", (".png",)).pick(plain, "label") + extra.pick(added, "label")
     return plain + added, labels
@@ -67,6 +68,14 @@ def _extra_labels(root: Path, images: Files) -> Files:
     if (folder.parent / "img").is_dir():
         images.paths = {**Files(folder.parent / "img", (".jpg",)).paths, **images.paths}
     return Files(folder, (".mat",))
+
+
+def _augmented_list(root: Path) -> list[str]:
+    """The ids of a list of the augmented set, where there is one; lines may be ids, or paths of picture and label."""
+    for name in ("Segmentation/trainaug.txt", "SegmentationAug/train_aug.txt", "Segmentation/train_aug.txt"):
+        if (root / "ImageSets" / name).exists():
+            return [Path(line.split()[0]).stem for line in read_ids(root / "ImageSets" / name)]
+    return []
 
 
 def _listed(root: Path, part: str) -> list[str]:

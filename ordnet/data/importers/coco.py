@@ -10,7 +10,8 @@ import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
 from ordnet.data.importers.regions import Region, polygon, run_lengths, unpack
-from ordnet.data.importers.sources import inside, load_json, points, reader_of
+from ordnet.data.importers.sources import inside, points, reader_of
+from ordnet.data.reading import load_json
 from ordnet.errors import OrdnetError
 
 _BOXES = "annotations without a segmentation (boxes only)"

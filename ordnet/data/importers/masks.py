@@ -13,7 +13,8 @@ from ordnet.data.importers.regions import Region
 from ordnet.data.importers.sources import picture_for, reader_of
 from ordnet.data.label_files import read_colours, read_index
 from ordnet.data.labels import Colour
-from ordnet.data.pictures import opened, regular_file
+from ordnet.data.pictures import opened
+from ordnet.data.reading import read_text
 from ordnet.errors import OrdnetError
 
 _BLACK = (0, 0, 0)
@@ -116,7 +117,9 @@ def _raw(file: str, palette: tuple[tuple[Colour, int], ...] | None) -> np.ndarra
 def _labelmap(file: Path) -> dict[str, Colour]:
     """Name → colour, from lines such as `road:128,64,128::`."""
     colours: dict[str, Colour] = {}
-    for number, line in enumerate(_text(file).splitlines(), 1):
+    for number, line in enumerate(
+        read_text(file, f"{file} is missing: it says which value is which class").splitlines(), 1
+    ):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, _, rest = line.partition(":")
@@ -137,7 +140,13 @@ def _labelmap(file: Path) -> dict[str, Colour]:
 def _classes_csv(file: Path) -> dict[int, str]:
     """Raw value → name, from the columns `Pixel Value` and `Class`."""
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(_text(file))) if row]
+        rows = [
+            [cell.strip() for cell in row]
+            for row in csv.reader(
+                io.StringIO(read_text(file, f"{file} is missing: it says which value is which class"))
+            )
+            if row
+        ]
     except csv.Error as error:
         raise OrdnetError(f"{file} is not readable: {error}") from None
     names: dict[int, str] = {}
@@ -148,12 +157,3 @@ def _classes_csv(file: Path) -> dict[int, str]:
     if not names:
         raise OrdnetError(f"{file} names no class")
     return names
-
-
-def _text(file: Path) -> str:
-    try:
-        return regular_file(file).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise OrdnetError(f"{file} is missing: it says which value is which class") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise OrdnetError(f"{file} is not a readable text file: {error}") from None

@@ -1,10 +1,8 @@
-"""What the readers of annotations share: JSON that may be broken, paths that may lead outside, packed masks,
-coordinates."""
+"""What the readers of annotations share: paths that may lead outside, packed masks, coordinates."""
 
 import base64
 import binascii
 import io
-import json
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,23 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ordnet.data.pictures import IMAGE_ENDINGS, opened, regular_file
+from ordnet.data.pictures import IMAGE_ENDINGS, opened
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
 
 _FARTHEST = 1e7
 """Coordinates beyond so many pixels are mistakes, and numbers near the largest there are would overflow."""
 _LARGEST_MASK = 100_000_000
 """Bytes of a packed mask: beyond that it is a trap, not a mask."""
-
-
-def load_json(file: Path) -> Any:
-    """The content of a JSON file, or an error that names it."""
-    try:
-        return json.loads(regular_file(file).read_bytes())
-    except RecursionError:
-        raise OrdnetError(f"{file} is not readable as JSON: it is nested too deeply") from None
-    except (OSError, ValueError) as error:
-        raise OrdnetError(f"{file} is not readable as JSON: {error}") from None
 
 
 def inside(folder: Path, name: str) -> Path:

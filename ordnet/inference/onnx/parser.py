@@ -17,9 +17,9 @@ from ordnet.inference.onnx.export import FORMAT, SMALL_SCORES
 from ordnet.inference.onnx.runtime import library, session
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import WHOLE_UP_TO, Picture, name_of, read, read_ahead, refuse_too_many_scores
+from ordnet.inference.scale import LongSide, long_side_of, seen_by
 from ordnet.inference.stream import Progress
 from ordnet.inference.upsample import best_classes, held, resized
-from ordnet.model.pixels import padded
 from ordnet.picture.overlay import Colour
 
 
@@ -40,6 +40,7 @@ class OnnxParser:
         device: str | None = None,
         protocol: str = "whole",
         whole_up_to: int = WHOLE_UP_TO,
+        long_side: LongSide = None,
     ) -> None:
         self.path = Path(path)
         if protocol != self.protocol:
@@ -58,6 +59,8 @@ class OnnxParser:
             )
             self._least_side = int(about["least_side"])
             self._most_pixels = int(about.get("most_pixels", sys.maxsize))
+            known = json.loads(about.get("about", "{}"))
+            self.long_side = long_side_of(long_side, known if isinstance(known, dict) else {})
             self._align_corners = bool(json.loads(about["align_corners"]))
             _end_before_resizing(model)
         except (KeyError, TypeError, ValueError, StopIteration) as error:
@@ -81,17 +84,16 @@ class OnnxParser:
         pixels = read(picture)
         height, width = pixels.shape[:2]
         refuse_too_many_scores(len(self.classes), height, width)
-        ready = padded(pixels, self._least_side)
-        size = ready.shape[:2]
-        scores = F.interpolate(self._small_scores(ready), size, mode="bilinear", align_corners=self._align_corners)
+        seen = seen_by(pixels, self.long_side, self._least_side)
+        small = self._small_scores(seen.pixels)
+        scores = F.interpolate(small, seen.size, mode="bilinear", align_corners=self._align_corners)
         return scores[0, :, :height, :width].numpy()
 
     def _parse(self, pixels: np.ndarray, name: str, confidence: bool) -> Parse:
         height, width = pixels.shape[:2]
-        ready = padded(pixels, self._least_side)
-        sure = np.empty(ready.shape[:2], np.float16) if confidence else None
-        small = self._small_scores(ready)
-        full = resized(held(small), ready.shape[0], ready.shape[1], self._align_corners)
+        seen = seen_by(pixels, self.long_side, self._least_side)
+        sure = np.empty(seen.size, np.float16) if confidence else None
+        full = resized(held(self._small_scores(seen.pixels)), *seen.size, self._align_corners)
         labels = best_classes(full, sure)[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels),

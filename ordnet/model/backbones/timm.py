@@ -85,6 +85,15 @@ class TimmBackbone(Backbone):
         return steps * stride if (whole - tile).abs().max() < _SAME * whole.std() else None
 
 
+def pretrained_repository(name: str) -> str | None:
+    """The repository of the hub that holds a timm model's usual weights."""
+    config = _library().get_pretrained_cfg(name)
+    repository = config.hf_hub_id if config is not None else None
+    if repository == "timm/":
+        repository = f"timm/{config.architecture}.{config.tag}"
+    return repository
+
+
 def _create(name: str, asked: int | None) -> Any:
     """The model, dilated to the output stride that was asked for."""
     timm = _library()

@@ -1,0 +1,45 @@
+"""Reading files that others have written: regular files only, and errors that name them instead of trace-backs."""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from ordnet.errors import OrdnetError
+
+
+def regular_file(path: str | Path) -> Path:
+    """The path. An error where it is a folder, a pipe, a socket or a device, which may never end or never answer."""
+    file = Path(path)
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError):  # whoever reads it says what is wrong
+        return file
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise OrdnetError(f"{file} cannot be read: it is {kind}, not a file")
+    return file
+
+
+def read_text(file: Path, missing: str, errors: str = "strict") -> str:
+    """The text of a UTF-8 file; `missing` says what to do where there is none."""
+    try:
+        return regular_file(file).read_text(encoding="utf-8-sig", errors=errors)
+    except FileNotFoundError:
+        raise OrdnetError(missing) from None
+    except OrdnetError:
+        raise
+    except (OSError, ValueError) as error:  # unreadable, not UTF-8, or no possible name
+        raise OrdnetError(f"{file} is not a readable text file: {error}") from None
+
+
+def load_json(file: Path) -> Any:
+    """The content of a JSON file."""
+    try:
+        return json.loads(regular_file(file).read_bytes())
+    except OrdnetError:
+        raise
+    except RecursionError:
+        raise OrdnetError(f"{file} is not readable as JSON: it is nested too deeply") from None
+    except (OSError, ValueError) as error:
+        raise OrdnetError(f"{file} is not readable as JSON: {error}") from None

@@ -1,0 +1,124 @@
+"""ImageNet weights by the name of a backbone: `model.weights: imagenet`.
+
+A table says which file of which repository of the Hugging Face hub holds them. It is fetched once, its content is
+compared with the hash that the hub gives for it, and it stays in the hub's cache. ORDNET_HUB=FOLDER stands for the hub
+where there is no network: FOLDER/user/name/file as on the hub, or simply FOLDER/BACKBONE_imagenet.safetensors.
+
+Without a network and without a mirror, the backbone of a model that comes with the package stands in where it is the
+same network. It has been trained further on that model's pictures, which is said.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import safe_open
+
+from ordnet.errors import OrdnetError
+from ordnet.model import hub, weights
+from ordnet.model.card import read_card, shipped_models
+from ordnet.model.weights import WeightFile
+
+TIMM = "timm:"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the hub."""
+
+    repository: str
+    file: str = "model.safetensors"
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        return f"hf:{self.repository}/{self.file}"
+
+
+# torchvision's own weights, and for the deep stems those of GluonCV, as timm keeps them in safetensors
+SOURCES = {
+    "mobilenet_v2": Source("timm/mobilenetv2_100.ra_in1k"),
+    "mobilenet_v2_short": Source("timm/mobilenetv2_100.ra_in1k"),
+    "resnet18": Source("timm/resnet18.tv_in1k"),
+    "resnet34": Source("timm/resnet34.tv_in1k"),
+    "resnet50": Source("timm/resnet50.tv_in1k"),
+    "resnet101": Source("timm/resnet101.tv_in1k"),
+    "resnet152": Source("timm/resnet152.tv_in1k"),
+    "resnet50s": Source("timm/resnet50s.gluon_in1k"),
+    "resnet101s": Source("timm/resnet101s.gluon_in1k"),
+    "resnet152s": Source("timm/resnet152s.gluon_in1k"),
+}
+
+
+def source_of(backbone: str) -> Source:
+    """Where a backbone's ImageNet weights are kept; timm knows it of its own models."""
+    if backbone in SOURCES:
+        return SOURCES[backbone]
+    if not backbone.startswith(TIMM):
+        raise OrdnetError(
+            f"there are no ImageNet weights for the {backbone} backbone; model.weights: none starts at random"
+        )
+    from ordnet.model.backbones.timm import pretrained_repository
+
+    repository = pretrained_repository(backbone.removeprefix(TIMM))
+    if repository is None:
+        raise OrdnetError(f"timm has no pretrained weights for {backbone}; model.weights: none starts at random")
+    return Source(repository)
+
+
+def read(backbone: str) -> tuple[WeightFile, str]:
+    """The weights of a backbone, and a line that says where they came from."""
+    source = source_of(backbone)
+    try:
+        path, where = _find(backbone, source)
+    except OrdnetError as error:
+        stand_in = _shipped(backbone)
+        if stand_in is None:
+            raise OrdnetError(
+                f"the ImageNet weights of {backbone} are {source}, which cannot be had: {error}. Fetch that file "
+                f"elsewhere and name it with --set model.weights=FILE, or put it into a folder as "
+                f"{backbone.removeprefix(TIMM)}_imagenet.safetensors and name the folder with ORDNET_HUB; "
+                f"--set model.weights=none starts at random"
+            ) from None
+        file, name = stand_in
+        return file, f"{source} cannot be had here: the backbone of the shipped model `{name}` stands in"
+    return weights.read(path), f"ImageNet weights: {where}, sha256 {_sha256(path)[:12]}"
+
+
+def _find(backbone: str, source: Source) -> tuple[Path, str]:
+    """The file, and where it came from."""
+    if mirror := hub.mirror():
+        flat = mirror / f"{backbone.removeprefix(TIMM).removesuffix('_short')}_imagenet.safetensors"
+        if flat.is_file() and not (mirror / source.repository / source.file).is_file():
+            return flat, str(flat)
+        return hub.fetch(source.repository, source.file), f"{source} of {mirror}"
+    path, revision, expected = hub.fetch_checked(source.repository, source.file, source.revision)
+    if expected and (found := _sha256(path)) != expected:
+        raise OrdnetError(
+            f"{path} is damaged: its sha256 is {found[:12]}…, the hub says {expected[:12]}…; remove it, and it is "
+            f"fetched again"
+        )
+    return path, f"{source} at revision {revision[:12]}"
+
+
+def _shipped(backbone: str) -> tuple[WeightFile, str] | None:
+    """The backbone of a model that comes with the package, if it is the same network."""
+    for name, path in shipped_models().items():
+        model = read_card(path).settings["model"]
+        if model.get("backbone") == backbone.removesuffix("_short"):
+            prefix = "backbone."
+            with safe_open(path, framework="pt") as file:
+                tensors = {
+                    key.removeprefix(prefix): file.get_tensor(key).float()
+                    for key in file.keys()  # noqa: SIM118
+                    if key.startswith(prefix)
+                }
+            return WeightFile(path, tensors, model.get("stride_on", "conv2")), name
+    return None
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
