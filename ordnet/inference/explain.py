@@ -240,8 +240,15 @@ class Explainer:
 class LaterExplainer:
     """Makes an Explainer when it is called: of features (1, C, h, w) that a parse has kept, else of the pixels."""
 
-    def __init__(self, net: Network, pixels: np.ndarray, whole_up_to: int | None, features: Tensor | None) -> None:
-        self._make = partial(Explainer, net, pixels)
+    def __init__(
+        self,
+        net: Network,
+        pixels: np.ndarray,
+        whole_up_to: int | None,
+        long_side: int | None = None,
+        features: Tensor | None = None,
+    ) -> None:
+        self._make = partial(Explainer, net, pixels, long_side=long_side)
         self._whole_up_to = whole_up_to
         self._features = features
 

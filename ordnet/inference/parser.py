@@ -150,14 +150,8 @@ class Parser:
             look = features.append if attention and self.explains and self.protocol == "whole" else None
             image = to_input(seen.pixels, self.net)
             with torch.inference_mode():
-<<<<<<< HEAD
                 labels = protocols.labels(self.net, image, self._how, size=seen.size, confidence=sure, look=look)
-        explainer = Explainer(self.net, pixels, long_side=self.long_side, features=features[0]) if features else None
-        return self._made(pixels, labels, name, sure, explainer)
-=======
-                labels = protocols.labels(self.net, image, self._how, confidence=sure, look=look)
         return self._made(pixels, labels, name, sure, features[0] if features else None)
->>>>>>> outer
 
     def _seen(self, pixels: np.ndarray) -> Seen:
         return seen_by(pixels, self.long_side, self._least_side)
@@ -176,11 +170,7 @@ class Parser:
             confidence = confidence[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels), confidence,
-<<<<<<< HEAD
-            lambda: explainer or Explainer(self.net, pixels, self.whole_up_to, self.long_side),
-=======
-            LaterExplainer(self.net, pixels, self.whole_up_to, features),
->>>>>>> outer
+            LaterExplainer(self.net, pixels, self.whole_up_to, self.long_side, features),
         )  # fmt: skip
 
 
