@@ -245,8 +245,8 @@ class LaterExplainer:
         net: Network,
         pixels: np.ndarray,
         whole_up_to: int | None,
-        long_side: int | None = None,
-        features: Tensor | None = None,
+        long_side: int | None,
+        features: Tensor | None,
     ) -> None:
         self._make = partial(Explainer, net, pixels, long_side=long_side)
         self._whole_up_to = whole_up_to
@@ -258,7 +258,7 @@ class LaterExplainer:
 
     def __call__(self) -> Explainer:
         features, self._features = self._features, None  # they are not needed a second time
-        return self._make(self._whole_up_to) if features is None else self._make(features=features)
+        return self._make(whole_up_to=self._whole_up_to) if features is None else self._make(features=features)
 
 
 def why_not(net: Network) -> str | None:
