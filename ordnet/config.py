@@ -9,10 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ordnet.errors import OrdnetError
 
 Branch = Literal["middle", "long"]
+_LARGEST_SCALE = 16.0
+"""Pictures are not enlarged beyond this: they would not fit into memory."""
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class DataConfig(Section):
@@ -33,6 +35,13 @@ class DataConfig(Section):
     """EncNet's rule: the long side becomes `scale` times this. Without it the picture's own size is scaled."""
     jitter: float = Field(default=0.0, ge=0, le=1)
     """Strength of brightness, contrast and saturation changes."""
+
+    @field_validator("scale")
+    @classmethod
+    def _is_range(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= value[1] <= _LARGEST_SCALE:
+            raise ValueError(f"expected two factors above 0, the smaller first, none above {_LARGEST_SCALE:g}")
+        return value
 
 
 class ModelConfig(Section):

@@ -21,6 +21,9 @@ def train(
         Path | None, typer.Option(help="Start from this checkpoint or shipped model: a further stage.")
     ] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave unreadable pictures out.")] = False,
+    force_data: Annotated[
+        bool, typer.Option("--force-data", help="Resume although the data or the number of processes has changed.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps …; a GPU without it, where there is one.")] = None,
 ) -> None:
     """Train a parser; killed anywhere, it continues with --resume."""
@@ -28,5 +31,5 @@ def train(
 
     run(
         recipe, data, out, set_ or [],
-        resume=resume, force=force, init=init, skip_broken=skip_broken, device=device,
+        resume=resume, force=force, init=init, skip_broken=skip_broken, device=device, force_data=force_data,
     )  # fmt: skip

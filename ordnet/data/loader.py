@@ -4,7 +4,10 @@ The order of an epoch is a pure function of (seed, epoch), a sample of (seed, ep
 whatever the number of workers and processes, and a run can resume at any step.
 """
 
+import ctypes
+import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ordnet.config import DataConfig
@@ -24,6 +28,8 @@ from ordnet.errors import OrdnetError
 
 _REPLACEMENTS = 100
 """So many broken samples in a row end the run even with skip_broken: then the data set is not there at all."""
+_PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
 
 
 class Batch(NamedTuple):
@@ -88,6 +94,24 @@ class Batches:
         for images, labels, broken in _guarded(self._loader):
             self.broken.update(broken)
             yield Batch(images.permute(0, 3, 1, 2), labels)
+
+    def close(self) -> None:
+        """End the worker processes at once, whatever they are doing: they hold nothing that could be lost.
+
+        Left to themselves, workers that wait for each other (one was killed while it held a lock) would keep the
+        process from ending.
+        """
+        reader: Any = getattr(self._loader, "_iterator", None)
+        workers = getattr(reader, "_workers", [])
+        if not workers:
+            return
+        if reader._worker_pids_set:  # or torch would report the deaths as failures
+            _remove_worker_pids(id(reader))
+            reader._worker_pids_set = False
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.join()
 
 
 def order(count: int, seed: int, epoch: int) -> np.ndarray:
@@ -206,9 +230,27 @@ def _workers(count: int) -> dict[str, Any]:
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:
-    """A request to stop often goes to the whole process group: the parent still needs its workers to end in order."""
+    """A request to stop often goes to the whole process group: the parent still needs its workers to end in order.
+
+    Where the parent is killed, its workers end with it: they share its lock on the run folder and its connections.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() == 1:  # it died before it was asked
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_dead_worker(error: BaseException) -> bool:
+    """Whether this is torch's error about a worker process that died; it may come anywhere, from a signal handler."""
+    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+
+
+def dead_worker(error: BaseException) -> OrdnetError:
+    """The same in our words."""
+    reason = str(error).partition("\n")[0]
+    return OrdnetError(f"a loading process died, most likely for lack of memory; try fewer data.workers ({reason})")
 
 
 def _guarded(loader: DataLoader[Any], raising: bool = True) -> Iterator[Any]:
@@ -220,11 +262,9 @@ def _guarded(loader: DataLoader[Any], raising: bool = True) -> Iterator[Any]:
         except StopIteration:
             return
         except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise OrdnetError(
-                f"a loading process died, most likely for lack of memory; try fewer data.workers ({error})"
-            ) from None
+            if is_dead_worker(error):
+                raise dead_worker(error) from None
+            raise
         if raising and isinstance(loaded, _Failure):
             raise OrdnetError(loaded.message)
         yield loaded

@@ -1,13 +1,15 @@
 """One safetensors file that needs nothing beside it: weights, settings, class names and colours."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 from torch import Tensor
 
 from ordnet.config import parse_model
@@ -18,6 +20,8 @@ from ordnet.model.card import FORMAT, read_settings
 from ordnet.model.network import Network
 
 Colour = tuple[int, int, int]
+CHECKSUM = "sha256"
+"""Under this name the checksum stands in the file's metadata; files written before have none."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,37 @@ def save(
         "colours": [list(colour) for colour in colours],
         "about": about or {},
     }
-    metadata = {"format": FORMAT, "ordnet": json.dumps(settings, ensure_ascii=False)}
     # safetensors stores dense row-major tensors only
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in net.state_dict().items()}
     if half:
         tensors = {key: tensor.half() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
-    write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
+    words = json.dumps(settings, ensure_ascii=False)
+    metadata = {"format": FORMAT, "ordnet": words, CHECKSUM: checksum(words, tensors)}
+    content = _in_order(serialise(tensors, metadata))
+    write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
+
+
+def checksum(settings: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of the settings and of all tensors with their names: one flipped bit makes another."""
+    found = hashlib.sha256(settings.encode())
+    for key in sorted(tensors):
+        tensor = tensors[key]
+        found.update(f"\0{key} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same file with its metadata sorted by name: safetensors writes them in another order every time.
+
+    A file is the length of its header (8 bytes), the header (JSON, padded with blanks), and the tensors.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    words = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    words += b" " * (-len(words) % 8)
+    return len(words).to_bytes(8, "little") + words + content[end:]
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -86,7 +115,11 @@ def load(path: str | Path) -> Checkpoint:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            settings = read_settings(file.metadata(), path)
-            return settings, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            metadata = file.metadata()
+            settings = read_settings(metadata, path)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None
+    if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(metadata["ordnet"], tensors):
+        raise OrdnetError(f"{path} is damaged: its content does not fit its checksum; fetch or copy it again")
+    return settings, tensors

@@ -74,8 +74,7 @@ class Network(nn.Module):
         return scores if small else self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
 
     def labels_at_scores(self, labels: Tensor) -> Tensor:
-        """Class ids (B, H, W) → those of the pixels at which the small scores stand when they are upsampled (B, h,
-        w)."""
+        """Class ids (B, H, W) → those at the places of the small scores (B, h, w), by the rule of upsampling."""
         for side, length in enumerate(labels.shape[1:], start=1):
             count = -(-length // self.stride)
             place = torch.arange(count, device=labels.device)

@@ -6,13 +6,17 @@ takes exactly the steps that the killed one would have taken.
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 
 from ordnet.config import Settings
+from ordnet.data.loader import dead_worker, is_dead_worker
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_network
 from ordnet.evaluation.words import miou_words
@@ -27,7 +31,7 @@ from ordnet.training.run_folder import RunFolder
 from ordnet.training.schedule import set_rate
 from ordnet.training.start import freeze_norms
 from ordnet.training.state import is_finished
-from ordnet.training.step import anybody, take_step
+from ordnet.training.step import anybody, lost_connection, take_step
 from ordnet.training.stop import Stopped, StopRequest, stop_requests
 from ordnet.training.vitals import watch
 
@@ -75,6 +79,7 @@ def train_with(
     force: bool = False,
     init: Path | None = None,
     device: str | None = None,
+    force_data: bool = False,
 ) -> Run:
     """Train as the settings say, into the run folder `out`."""
     keep_memory()
@@ -87,8 +92,8 @@ def train_with(
         found = earlier_state(folder, settings, resume, force, display, main)
         if found is not None and is_finished(found, settings):
             return _nothing_to_do(folder, display, accelerator.num_processes)
-        setup = prepare(settings, folder, accelerator, display, found, init)
-        with display.bar, stop_requests() as stop:
+        setup = prepare(settings, folder, accelerator, display, found, init, force_data)
+        with clean_end(setup), display.bar, stop_requests() as stop:
             clock = Clock()
             scored: Scored | None = None
             while not setup.progress.finished:
@@ -102,6 +107,26 @@ def train_with(
         return Run(out, scored.evaluation.figures())
     finally:
         folder.release()
+
+
+@contextmanager
+def clean_end(setup: Setup) -> Iterator[None]:
+    """However training ends, its loading processes end too; what can be foreseen is said in words.
+
+    A worker's death is reported by a signal, so that the error comes from wherever the loop is just then.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OrdnetError(f"the run could not go on: {error}; mend that and continue with --resume") from None
+    except RuntimeError as error:
+        if is_dead_worker(error):
+            raise dead_worker(error) from None
+        if lost_connection(error):
+            raise OrdnetError("another process of this run has ended; what it said tells why") from None
+        raise
+    finally:
+        setup.batches.close()
 
 
 def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
@@ -214,7 +239,7 @@ def _keep(path: Path, setup: Setup, record: dict[str, Any]) -> None:
     classes = setup.train_set.classes
     try:
         checkpoint.save(path, setup.kept, classes.names, classes.colours, about)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise OrdnetError(f"{path} could not be written ({error}); make room and continue with --resume") from None
 
 

@@ -22,12 +22,15 @@ from ordnet.model.network import Network
 from ordnet.training import state as states
 from ordnet.training.display import Board, Display
 from ordnet.training.environment import describe
+from ordnet.training.fingerprint import check_fingerprint, fingerprint
 from ordnet.training.loss import class_weights_of
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.schedule import make_optimizer, poly
 from ordnet.training.start import Averaged, start_network, synchronise_norms
 from ordnet.training.state import RunProgress
 from ordnet.training.step import Trainee
+
+_WORKERS_PER_CORE = 4
 
 
 @dataclass
@@ -52,6 +55,8 @@ class Setup:
     """Those of the settings, or what `auto` came to."""
     long_side: int
     """How large the network sees pictures: checkpoints keep it, so that larger ones are parsed at this scale."""
+    data: dict[str, Any]
+    """The data set's fingerprint."""
 
     @property
     def training(self) -> TrainingConfig:
@@ -72,7 +77,8 @@ class Setup:
         """Write down what `--resume` needs; only the first process does."""
         if self.accelerator.is_main_process:
             parts = (self.net, self.optimizer, self.averaged, self.progress)
-            taken = states.snapshot(self.settings, *parts, self.folder.log_size(), self.class_weights)
+            fixed = (self.class_weights, self.data)
+            taken = states.snapshot(self.settings, *parts, self.folder.log_size(), *fixed)
             states.save(self.folder.state, taken)
 
 
@@ -96,6 +102,8 @@ def earlier_state(
     folder: RunFolder, settings: Settings, resume: bool, force: bool, display: Display, main: bool
 ) -> dict[str, Any] | None:
     """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked."""
+    if main:
+        folder.refuse_foreign(settings.training.tensorboard)
     if force and main:
         folder.clear()
     if distributed.is_initialized():
@@ -122,12 +130,20 @@ def prepare(
     display: Display,
     found: dict[str, Any] | None,
     init: Path | None,
+    force_data: bool = False,
 ) -> Setup:
-    """Open the data, build the network or put it back to the state `found`, and begin the run's log."""
+    """Open the data, build the network or put it back to the state `found`, and begin the run's log.
+
+    With `force_data` a run is resumed although its data has changed.
+    """
     training, main = settings.training, accelerator.is_main_process
     train_set, val_set = _open_data(settings, display, main)
+    data = fingerprint(train_set, val_set, accelerator.num_processes)
+    if found is not None:
+        for difference in check_fingerprint(found.get("data"), data, force_data):
+            display.say(f"going on with other data (--force-data): {difference}")
     batches = Batches(
-        train_set, settings.data,
+        train_set, settings.data.model_copy(update={"workers": _workers(settings.data.workers, display)}),
         crop=training.crop, batch_size=training.batch_size, seed=training.seed,
         rank=accelerator.process_index, world=accelerator.num_processes,
     )  # fmt: skip
@@ -159,7 +175,7 @@ def prepare(
     model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
     return Setup(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, model, optimizer,
-        progress, weights, settings.data.long_side or usual_long_side(train_set),
+        progress, weights, settings.data.long_side or usual_long_side(train_set), data,
     )  # fmt: skip
 
 
@@ -179,6 +195,16 @@ def _open_data(settings: Settings, display: Display, main: bool) -> tuple[Datase
     return train_set, val_set
 
 
+def _workers(asked: int, display: Display) -> int:
+    """As many loading processes as were asked for, within what the computer can bear."""
+    cores, beside = os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    most = max(1, _WORKERS_PER_CORE * cores // beside)
+    if asked <= most:
+        return asked
+    display.say(f"data.workers is {asked:,}, more than this computer with its {cores} cores can use: it gets {most}")
+    return most
+
+
 def _begin_log(
     settings: Settings,
     folder: RunFolder,
@@ -188,6 +214,8 @@ def _begin_log(
     weights: tuple[float, ...] | None,
 ) -> None:
     """Write the settings, with what --init began with, and the record of this start."""
+    folder.own_all(settings.training.tensorboard)
+    folder.sweep()
     if found is not None:
         folder.cut_log(found["log_size"])
     starts = [record for record in folder.records() if record["event"] == "start"]

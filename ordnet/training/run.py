@@ -26,12 +26,14 @@ def train(
     init: str | Path | None = None,
     skip_broken: bool = False,
     device: str | None = None,
+    force_data: bool = False,
 ) -> Run:
     """Train a parser; what is left are the run folder's files and the last evaluation's figures.
 
     `recipe` is a name from `ordnet recipes` or a settings file; `data` what stands after --data; `changes` either
     {"training.epochs": 5} or ["training.epochs=5"]. The run folder is runs/RECIPE unless `out` says otherwise.
     `device` is cpu, cuda, cuda:1, mps; without it a GPU where there is one.
+    `force_data` resumes a run although its data has changed.
     """
     settings = settings_of(recipe)
     given = {key: value for key, value in {"name": data, "skip_broken": skip_broken or None}.items() if value}
@@ -49,6 +51,7 @@ def train(
         force=force,
         init=Path(init) if init else None,
         device=device,
+        force_data=force_data,
     )
 
 

@@ -1,20 +1,27 @@
-"""A run's folder: what it holds, who may write to it, and its log.
+"""A run's folder: what it holds, who may write to it, which files in it are the run's own, and its log.
 
-settings.yaml  log.jsonl  curves.png  best.safetensors  last.safetensors  report.html  state/
+settings.yaml  log.jsonl  curves.png  best.safetensors  last.safetensors  report.html  state/  tensorboard/
+
+Only files that a run wrote are ever replaced or removed. `.ordnet-files` lists their names; it is written before any of
+them, once it is sure that none of them is there already.
 """
 
 import fcntl
 import json
-import shutil
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ordnet.errors import OrdnetError
+from ordnet.files import write_text
 
-OWN = ("settings.yaml", "log.jsonl", "curves.png", "best.safetensors", "last.safetensors", "report.html", "state",
-       "tensorboard")  # fmt: skip
+OWN = ("settings.yaml", "log.jsonl", "curves.png", "best.safetensors", "last.safetensors", "report.html",
+       "state/state.pt", "state/previous.pt", "tensorboard")  # fmt: skip
 """What a run writes."""
+_LIST = ".ordnet-files"
+_BOARD = "events.out.tfevents.*"
+"""What TensorBoard's writer calls its files."""
 
 
 class RunFolder:
@@ -37,35 +44,87 @@ class RunFolder:
         self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            self._lock = (self.path / ".lock").open("a")
         except OSError as error:
             raise OrdnetError(f"the run folder {self.path} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise OrdnetError(f"another process is training in {self.path}; choose another --out") from None
-        for left_over in self.path.rglob(".*.tmp.*"):  # files that a killed run was just writing
-            left_over.unlink()
 
     def release(self) -> None:
         """Let others in; a run that failed before it wrote anything leaves no folder of its own behind."""
         if self._lock is None:
             return
-        if [path.name for path in self.path.iterdir()] == [".lock"]:
-            (self.path / ".lock").unlink()
+        left = {path.name for path in self.path.iterdir()} - {".lock", _LIST}
+        if not left:
+            for name in (".lock", _LIST):
+                (self.path / name).unlink(missing_ok=True)
             with suppress(OSError):  # another run has come into the folder above
                 for path in self._made:
                     path.rmdir()
         self._lock.close()
 
+    # ---- whose files these are -----------------------------------------------------------------------------------
+
+    def refuse_foreign(self, board: bool = False) -> None:
+        """Raise OrdnetError where a file that no run wrote has a name that this run would write to.
+
+        `board` is whether the run writes for TensorBoard.
+        """
+        own = self._own()
+        foreign = [name for name in _wanted(board) if name not in own and _is_there(self.path / name)]
+        if self.state.exists() and not self.state.is_dir():
+            foreign.append("state")
+        if foreign:
+            raise OrdnetError(
+                f"{self.path / foreign[0]} is in the way: no run wrote it, and this one would overwrite it; "
+                f"choose another --out, or move it away"
+            )
+
+    def own_all(self, board: bool = False) -> None:
+        """From now on all names that a run writes are this run's; `refuse_foreign` has found nobody else's."""
+        own = self._own() | set(_wanted(board))
+        if self._listed() != own:
+            write_text(self.path / _LIST, "".join(f"{name}\n" for name in OWN if name in own))
+
     def clear(self) -> None:
         """Take away what an earlier run wrote, and nothing else."""
-        for name in OWN:
+        self.sweep()
+        for name in self._own():
             path = self.path / name
-            if path.is_dir():
-                shutil.rmtree(path)
+            if name == "tensorboard":
+                for file in path.glob(_BOARD):
+                    file.unlink()
             else:
                 path.unlink(missing_ok=True)
+        for folder in (self.state, self.path / "tensorboard"):
+            with suppress(OSError):  # somebody else's files are in it, or it is not there
+                folder.rmdir()
+
+    def sweep(self) -> None:
+        """Take away files that a killed run was just writing (ordnet.files names them)."""
+        names = {Path(name).name for name in (*OWN, _LIST)}
+        for folder in (self.path, self.state):
+            for path in folder.glob(".*.tmp*"):
+                unfinished = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.tmp(\.\w+)?", path.name)
+                if unfinished and unfinished[1] + (unfinished[2] or "") in names:
+                    path.unlink(missing_ok=True)
+
+    def _own(self) -> set[str]:
+        """The names that a run wrote here. Runs before the list was kept are known by their log."""
+        listed = self._listed()
+        if not listed and any(record.get("event") == "start" and "ordnet" in record for record in self.records()):
+            return set(OWN)
+        return listed
+
+    def _listed(self) -> set[str]:
+        try:
+            return set(OWN) & set((self.path / _LIST).read_text(encoding="utf-8").splitlines())
+        except (OSError, UnicodeDecodeError):
+            return set()
+
+    # ---- its log -------------------------------------------------------------------------------------------------
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line to the log."""
@@ -76,17 +135,38 @@ class RunFolder:
         return self.log.stat().st_size if self.log.exists() else 0
 
     def cut_log(self, size: int) -> None:
-        """Forget what was logged after the state that is resumed: it will be logged again."""
-        if self.log_size() > size:
-            with self.log.open("r+b") as file:
-                file.truncate(size)
+        """Forget what was logged after the state that is resumed: it will be logged again. End a torn line."""
+        if not self.log.exists():
+            return
+        with self.log.open("r+b") as file:
+            file.truncate(min(size, self.log_size()))
+            if self.log_size() == 0:
+                return
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
 
     def records(self) -> list[dict[str, Any]]:
-        """All that was logged: one record for each start, each resumption and each epoch."""
-        if not self.log.exists():
+        """All that was logged: one record for each start, each resumption and each epoch. Torn lines are left out."""
+        if not self.log.is_file():
             return []
-        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
+        found = []
+        for line in self.log.read_text(encoding="utf-8", errors="replace").split("\n"):
+            with suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict) and "event" in record:
+                    found.append(record)
+        return found
 
     def epochs(self) -> list[dict[str, Any]]:
         """The log's epoch records."""
         return [record for record in self.records() if record["event"] == "epoch"]
+
+
+def _wanted(board: bool) -> tuple[str, ...]:
+    return tuple(name for name in OWN if board or name != "tensorboard")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is anything of that name, a dangling link too."""
+    return path.exists() or path.is_symlink()

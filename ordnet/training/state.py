@@ -3,6 +3,7 @@
 It is written atomically, the one before it is kept, and it is read without running any pickle.
 """
 
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from ordnet.config import Settings
+from ordnet.data.loader import is_dead_worker
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 from ordnet.training.start import Averaged
@@ -48,8 +50,12 @@ def snapshot(
     progress: RunProgress,
     log_size: int,
     class_weights: tuple[float, ...] | None,
+    data: dict[str, Any],
 ) -> dict[str, Any]:
-    """The run's state: plain values and tensors only, so that it can be read back without running any code."""
+    """The run's state: plain values and tensors only, so that it can be read back without running any code.
+
+    `data` is the data set's fingerprint.
+    """
     return {
         "settings": settings.model_dump(mode="json"),
         "net": net.state_dict(),
@@ -58,6 +64,7 @@ def snapshot(
         "progress": asdict(progress),
         "log_size": log_size,
         "class_weights": class_weights,
+        "data": data,
     }
 
 
@@ -84,6 +91,8 @@ def save(folder: Path, state: dict[str, Any]) -> None:
     try:
         write_atomically(current, write)
     except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
+        if is_dead_worker(error):
+            raise
         raise OrdnetError(
             f"the state could not be written to {folder} ({error}); is the disk full? "
             f"The last good state is kept: make room and continue with --resume"
@@ -97,7 +106,10 @@ def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
         if not path.exists():
             continue
         try:
+            _check_sums(path)
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict) or "version" not in state:
+                raise ValueError("it holds no state of a run")
         except Exception as error:  # whatever the reader met in a damaged file
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             say(f"{path} is damaged ({reason}); trying the state before it")
@@ -108,6 +120,14 @@ def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
     if any((folder / name).exists() for name in ("state.pt", "previous.pt")):
         raise OrdnetError(f"no state in {folder} can be read; start over with --force")
     return None
+
+
+def _check_sums(path: Path) -> None:
+    """The file is a zip archive whose parts carry checksums, which torch writes but does not read."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"the checksum of {damaged} is wrong")
 
 
 def check_settings(before: dict[str, Any], now: Settings) -> None:

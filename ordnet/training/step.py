@@ -75,6 +75,12 @@ def anybody(flag: bool, device: torch.device) -> bool:
     return bool(votes.item())
 
 
+def lost_connection(error: RuntimeError) -> bool:
+    """Whether this is the error of a process whose partner has gone."""
+    words = str(error).lower()
+    return distributed.is_initialized() and any(word in words for word in ("connection", "gloo", "nccl", "socket"))
+
+
 def _seed(seed: int, step: int, process: int) -> None:
     """Dropout differs by step and process, and a resumed run repeats it."""
     torch.manual_seed(np.random.SeedSequence((seed, step, process)).generate_state(1).item())
