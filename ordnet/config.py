@@ -98,6 +98,9 @@ class TrainingConfig(Section):
     """Base rate at batch 16; scaled by batch/16."""
     head_rate: float = Field(default=10.0, gt=0)
     """Everything but the backbone learns this many times faster."""
+    qk_rate: float = Field(default=1.0, gt=0)
+    """The block's queries and keys learn this many times as fast as the rest of the head: their products are unbounded,
+    and fast steps shut the gate."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-4, ge=0)

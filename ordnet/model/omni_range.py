@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 from ordnet.model.attention import SelfAttention
-from ordnet.model.factored import Factored
+from ordnet.model.factored import Factored, PiecewiseBlock
 from ordnet.model.fusion import AttentionToScale, ChannelSelection, Concat, Sum
 from ordnet.model.long_range import LongRange
 from ordnet.model.middle_range import MiddleRange
@@ -200,8 +200,6 @@ class OmniRange(Block):
         return exported(self)
 
     def piecewise(self, height: int, width: int) -> Piecewise:
-        from ordnet.model.piecewise import PiecewiseBlock
-
         return PiecewiseBlock(self.factored, height, width)
 
     def explain(self, x: Tensor) -> Explanation:

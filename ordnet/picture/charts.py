@@ -18,6 +18,7 @@ VITALS = {
     "varying": "share varying over space",
     "gate_mean": "gate, mean",
     "gate_spread": "gate, spread",
+    "gate_gradient": "gate, gradient that passes",
 }
 """Epoch records of a run's log that `curves` draws, with the words beside their lines."""
 OURS, OTHERS = "#1f6f8b", "#b8c4c9"

@@ -1,0 +1,89 @@
+"""Models know their scale: larger pictures are seen as large as those trained on, labels come at their own size."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import ordnet
+from ordnet.errors import OrdnetError
+from ordnet.inference.parser import Parser
+from ordnet.inference.scale import LARGER, fitted, long_side_of, parse_long_side, seen_by
+from ordnet.model import checkpoint
+
+NAMES, COLOURS = ("a", "b", "c"), ((0, 0, 255), (0, 128, 0), (255, 0, 0))
+
+
+def picture(height, width, seed=0):
+    small = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def make(**options):
+    return Parser(ordnet.build("ordnet", classes=3, backbone="tiny").eval(), NAMES, COLOURS, **options)
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 96), (80, 120), (300, 96), (1, 2000), (1999, 3)])
+def test_what_the_network_sees(height, width):
+    pixels = picture(height, width)
+    seen = fitted(pixels, 96)
+    if max(height, width) <= LARGER * 96:
+        assert seen is pixels
+    else:
+        assert max(seen.shape[:2]) == 96
+        assert min(seen.shape[:2]) >= 1
+    whole = seen_by(pixels, 96, 17)
+    assert min(whole.pixels.shape[:2]) >= 17
+    assert whole.size[0] >= height and whole.size[1] >= width
+
+
+def test_an_enlarged_picture_is_parsed_like_the_picture():
+    parser = make(long_side=96)
+    small = picture(64, 96)
+    for factor in (2, 5, 12):
+        large = np.asarray(Image.fromarray(small).resize((96 * factor, 64 * factor), Image.Resampling.BICUBIC))
+        parse = parser(large)
+        assert parse.labels.shape == large.shape[:2]
+        at_centres = parse.labels[factor // 2 :: factor, factor // 2 :: factor]
+        assert (at_centres == parser(small).labels).mean() > 0.9
+
+
+def test_labels_are_the_best_of_the_enlarged_scores():
+    parser, pixels = make(long_side=64), picture(200, 256)
+    scores = parser.scores(pixels)
+    assert scores.shape == (3, 200, 256)
+    np.testing.assert_array_equal(parser(pixels).labels, scores.argmax(0))
+    attention = parser(pixels).attention(130, 70)
+    assert attention.scale == pytest.approx(0.25, abs=0.01)
+
+
+def test_batches_streams_and_confidence_at_scale():
+    parser = make(long_side=64)
+    pictures = [picture(200, 256, seed) for seed in range(3)]
+    together = list(parser.many(pictures, batch=3))
+    for parse, pixels in zip(together, pictures, strict=True):
+        np.testing.assert_array_equal(parse.labels, parser(pixels).labels)
+    sure = parser(pictures[0], confidence=True).confidence
+    assert sure.shape == (200, 256)
+    assert (sure > 0.3).all()
+    streaming = make(long_side=64, whole_up_to=1000, tile=32)
+    assert streaming(pictures[0]).labels.shape == (200, 256)
+
+
+def test_the_checkpoint_says_it_and_the_caller_may_overrule(tmp_path):
+    net = ordnet.build("ordnet", classes=3, backbone="tiny")
+    checkpoint.save(tmp_path / "net.safetensors", net, NAMES, COLOURS, {"long_side": 80})
+    assert ordnet.load(tmp_path / "net.safetensors").long_side == 80
+    assert ordnet.load(tmp_path / "net.safetensors", long_side="own").long_side is None
+    assert ordnet.load(tmp_path / "net.safetensors", long_side=200).long_side == 200
+    assert long_side_of(None, {}) is None
+    with pytest.raises(OrdnetError, match="number of pixels or 'own'"):
+        long_side_of(-3, {})
+    assert (parse_long_side("320"), parse_long_side("own"), parse_long_side(None)) == (320, "own", None)
+    with pytest.raises(OrdnetError, match="--long-side big: expected a number of pixels, or own"):
+        parse_long_side("big")
+
+
+@pytest.mark.parametrize("protocol", ["multiscale", "encnet"])
+def test_other_protocols_give_labels_of_the_pictures_size(protocol):
+    parser = make(long_side=64, protocol=protocol)
+    assert parser(picture(150, 200)).labels.shape == (150, 200)
