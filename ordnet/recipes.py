@@ -219,7 +219,7 @@ def folder_default() -> Recipe:
             ),
             training=TrainingConfig(
                 epochs=30, batch_size=8, crop=256, optimizer="adamw", rate=0.001, head_rate=4.0, weight_decay=0.01,
-                loss_at="scores",
+                loss_at="sample", class_weights="auto",
             ),
         ),
         "folder:PATH",
@@ -295,7 +295,7 @@ def street() -> Recipe:
     """Street scenes with thin things: poles, signs, riders."""
     recipe = changed(
         folder_default(), "street", "CamVid, 11 classes, thin things count more",
-        data={"jitter": 0.3}, training={"epochs": 120, "crop": 352, "ema": 0.998, "class_weights": "auto"},
+        data={"jitter": 0.3}, training={"epochs": 120, "crop": 352, "ema": 0.998},
     )  # fmt: skip
     return replace(recipe, ours=NOT_MEASURED, data="camvid:PATH", cost=NOT_MEASURED)
 
