@@ -164,5 +164,5 @@ def test_weights_that_are_not_finite_are_named(tmp_path):
     net = ordnet.build("ordnet", classes=2, backbone="tiny")
     torch.nn.init.constant_(net.block.fuse.weight, float("nan"))
     checkpoint.save(tmp_path / "nan.safetensors", net, ("a", "b"), ((0, 0, 0), (1, 1, 1)))
-    with pytest.raises(OrdnetError, match="not finite, such as block.fuse.weight"):
+    with pytest.raises(OrdnetError, match=r"not finite, such as block\.fuse\.weight"):
         checkpoint.load(tmp_path / "nan.safetensors")

@@ -167,16 +167,3 @@ def test_the_living_block_and_the_fine_decoder_are_exported(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (71, 98, 3), dtype=np.uint8)
     ours = ordnet.load(tmp_path / "net.safetensors")(pixels).labels
     assert (ordnet.load(done.path)(pixels).labels == ours).mean() > 0.999
-
-
-def test_timm_backbones_get_the_fine_decoder(tmp_path):
-    pytest.importorskip("tests.timm_here")
-    net = ordnet.build(
-        "ordnet", classes=3, backbone="timm:test_resnet", output_stride=32, neck=8, decoder="fine"
-    ).eval()
-    assert net.stride == 4
-    pixels = np.random.default_rng(0).integers(0, 256, (150, 300, 3), dtype=np.uint8)
-    with torch.inference_mode():
-        whole = net(to_input(pixels, net))[0]
-    assert whole.shape == (3, 150, 300)
-    torch.testing.assert_close(stream.scores(net, pixels, tile=128), whole, rtol=1e-3, atol=1e-4)
