@@ -98,6 +98,9 @@ class TrainingConfig(Section):
     """Base rate at batch 16; scaled by batch/16."""
     head_rate: float = Field(default=10.0, gt=0)
     """Everything but the backbone learns this many times faster."""
+    qk_rate: float = Field(default=1.0, gt=0)
+    """The block's queries and keys learn this many times as fast as the rest of the head: their products are unbounded,
+    and fast steps shut the gate."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-4, ge=0)
@@ -106,8 +109,9 @@ class TrainingConfig(Section):
     lovasz: float = Field(default=1.0, ge=0)
     lovasz_per_image: bool = False
     auxiliary: float = Field(default=0.2, ge=0)
-    loss_at: Literal["picture", "scores"] = "picture"
-    """Where the losses are taken: at the picture's size, as in EncNet, or at the scores' own, which is less work."""
+    loss_at: Literal["picture", "scores", "sample"] = "picture"
+    """Where the losses are taken: at the picture's size, as in EncNet; at the scores' own places, which is less work;
+    or at as many pixels, others at each step, which is as little work and does not miss thin things."""
     class_weights: tuple[float, ...] | Literal["auto"] | None = None
     """Of the cross-entropy: one weight per class, or `auto`, which counts the training labels and makes rare classes
     weigh more. All weigh the same without it."""

@@ -44,9 +44,11 @@ class Server:
 
 
 @contextmanager
-def serving(model, *options: str, **environment: str) -> Iterator[Server]:
-    """`ordnet serve MODEL …` on a free port, until the block ends."""
+def serving(model, *options: str, files: int | None = None, **environment: str) -> Iterator[Server]:
+    """`ordnet serve MODEL …` on a free port, until the block ends; with so many file descriptors."""
     command = [sys.executable, "-m", "ordnet", "serve", str(model), "--port", "0", *options]
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
     # freed memory leaves the process at once, so that its level can be compared
     settings = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", **environment}
     with tempfile.TemporaryDirectory() as folder:
@@ -96,5 +98,5 @@ def decoded(data: bytes) -> np.ndarray:
 def raw_request(data: bytes, header: str = "A: b") -> bytes:
     """An upload as it goes over the wire, to be sent in part or left alone."""
     body = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n' + data + b"\r\n--b--\r\n"
-    head = f"POST /v1/parse HTTP/1.1\r\nHost: a\r\n{header}\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /v1/parse HTTP/1.1\r\nHost: localhost\r\n{header}\r\nContent-Length: {len(body)}\r\n"
     return (head + "Content-Type: multipart/form-data; boundary=b\r\n\r\n").encode() + body

@@ -16,8 +16,13 @@ def serve(
     queue: Annotated[int, typer.Option(min=0, help="Requests that may wait while one is computed.")] = 16,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Until a request is given up.")] = 120,
     keep: Annotated[
-        float, typer.Option(min=0, metavar="MEGAPIXELS", help="How much of the last parses is kept, for clicks.")
-    ] = 25,
+        float, typer.Option(min=0, metavar="MEGABYTES", help="How much of the last parses is kept, for clicks.")
+    ] = 200,
+    connections: Annotated[int, typer.Option(min=8, help="Connections at once; half of them from one address.")] = 128,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also answer to this name, as a proxy passes it on; '*' answers to any."),
+    ] = None,
     token: Annotated[
         str | None, typer.Option(envvar="ORDNET_TOKEN", help="Ask for this as a bearer token under /v1/.")
     ] = None,
@@ -34,14 +39,14 @@ def serve(
         raise OrdnetError(f"serving needs {error.name}: pip install 'ordnet[serve]'") from None
     if token is not None and not token.strip():
         raise OrdnetError("the token is empty: give one, or leave --token and ORDNET_TOKEN away")
-    from ordnet.serve.guard import Limits
+    from ordnet.serve.limits import Limits
     from ordnet.serve.run import bound
 
     limits = Limits(
         bytes=round(max_megabytes * 1e6), pixels=round(max_megapixels * 1e6), queue=queue, seconds=timeout,
-        keep=round(keep * 1e6),
+        keep=round(keep * 1e6), connections=connections, per_address=max(4, connections // 2),
     )  # fmt: skip
     with bound(host, port) as listener:
         from ordnet.serve.run import run
 
-        run(model, listener, limits, token)
+        run(model, listener, limits, token, allowed_host or [])

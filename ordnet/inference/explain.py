@@ -210,6 +210,13 @@ class Explainer:
             self._gate_norm = shown.gate_norm
         self.places = Places(pixels.shape[:2], copy.shape[:2], ready.shape[:2], tuple(x.shape[2:]), net.align_corners)
 
+    @property
+    def nbytes(self) -> int:
+        """What it keeps in memory, the pixels aside."""
+        branches = [branch for branch in (self._long, self._middle) if branch]
+        kept = sum(branch.queries.nbytes + branch.keys.nbytes for branch in branches)
+        return kept + (0 if self.gate is None else self.gate.nbytes)
+
     def at(self, x: int, y: int) -> Attention:
         """The attention of the position that pixel (x, y) belongs to, counted from the upper left corner."""
         height, width = self.pixels.shape[:2]
@@ -228,6 +235,30 @@ class Explainer:
             x, y, long, middle, self.gate, gate_here, patch, similarity, self._gate_norm, self.scale, self.places,
             self.pixels,
         )  # fmt: skip
+
+
+class LaterExplainer:
+    """Makes an Explainer when it is called: of features (1, C, h, w) that a parse has kept, else of the pixels."""
+
+    def __init__(
+        self,
+        net: Network,
+        pixels: np.ndarray,
+        whole_up_to: int | None,
+        long_side: int | None,
+        features: Tensor | None,
+    ) -> None:
+        self._make = partial(Explainer, net, pixels, long_side=long_side)
+        self._whole_up_to = whole_up_to
+        self._features = features
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._features is None else self._features.nbytes
+
+    def __call__(self) -> Explainer:
+        features, self._features = self._features, None  # they are not needed a second time
+        return self._make(whole_up_to=self._whole_up_to) if features is None else self._make(features=features)
 
 
 def why_not(net: Network) -> str | None:

@@ -92,6 +92,13 @@ class Parse:
         """The network's scores (K, H, W) float32. They are not kept: this runs the network once more."""
         return self.compute_scores()
 
+    @property
+    def nbytes(self) -> int:
+        """What the parse keeps in memory."""
+        arrays = (self.pixels, self.labels, self.confidence)
+        explainer: Any = self.__dict__.get("_explainer", self.compute_explainer)
+        return sum(array.nbytes for array in arrays if array is not None) + getattr(explainer, "nbytes", 0)
+
     def probabilities(self) -> np.ndarray:
         """The probability of every class at every pixel (K, H, W) float16, 0..1, from one pass at the picture's size.
 

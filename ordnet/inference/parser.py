@@ -13,7 +13,7 @@ from PIL import Image
 from ordnet.data.pictures import open_rgb, upright_rgb
 from ordnet.errors import OrdnetError
 from ordnet.inference import protocols, stream
-from ordnet.inference.explain import Explainer, why_not
+from ordnet.inference.explain import LaterExplainer, why_not
 from ordnet.inference.parse import Parse
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.scale import LongSide, Seen, long_side_of, seen_by
@@ -151,8 +151,7 @@ class Parser:
             image = to_input(seen.pixels, self.net)
             with torch.inference_mode():
                 labels = protocols.labels(self.net, image, self._how, size=seen.size, confidence=sure, look=look)
-        explainer = Explainer(self.net, pixels, long_side=self.long_side, features=features[0]) if features else None
-        return self._made(pixels, labels, name, sure, explainer)
+        return self._made(pixels, labels, name, sure, features[0] if features else None)
 
     def _seen(self, pixels: np.ndarray) -> Seen:
         return seen_by(pixels, self.long_side, self._least_side)
@@ -163,7 +162,7 @@ class Parser:
         labels: np.ndarray,
         name: str,
         confidence: np.ndarray | None = None,
-        explainer: Explainer | None = None,
+        features: torch.Tensor | None = None,
     ) -> Parse:
         height, width = pixels.shape[:2]
         labels = labels[:height, :width]
@@ -171,7 +170,7 @@ class Parser:
             confidence = confidence[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels), confidence,
-            lambda: explainer or Explainer(self.net, pixels, self.whole_up_to, self.long_side),
+            LaterExplainer(self.net, pixels, self.whole_up_to, self.long_side, features),
         )  # fmt: skip
 
 

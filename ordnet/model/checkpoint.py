@@ -59,8 +59,7 @@ def save(
         tensors = {key: tensor.half() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
     words = json.dumps(settings, ensure_ascii=False)
     metadata = {"format": FORMAT, "ordnet": words, CHECKSUM: checksum(words, tensors)}
-    content = _in_order(serialise(tensors, metadata))
-    write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
+    write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
 
 
 def checksum(settings: str, tensors: dict[str, Tensor]) -> str:
@@ -73,17 +72,20 @@ def checksum(settings: str, tensors: dict[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def _in_order(content: bytes) -> bytes:
-    """The same file with its metadata sorted by name: safetensors writes them in another order every time.
+def save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """As safetensors writes it, but with the metadata sorted by name: there, their order is another one every time.
 
     A file is the length of its header (8 bytes), the header (JSON, padded with blanks), and the tensors.
     """
+    content = serialise(tensors, metadata)
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     words = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     words += b" " * (-len(words) % 8)
-    return len(words).to_bytes(8, "little") + words + content[end:]
+    with path.open("wb") as file:
+        file.write(len(words).to_bytes(8, "little") + words)
+        file.write(memoryview(content)[end:])
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -91,7 +93,7 @@ def load(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         raise OrdnetError(f"no checkpoint at {path}")
-    settings, tensors = _read(path)
+    settings, tensors, sound = _read(path)
     try:
         classes = tuple(str(name) for name in settings["classes"])
         colours = tuple((int(r), int(g), int(b)) for r, g, b in settings["colours"])
@@ -108,11 +110,14 @@ def load(path: str | Path) -> Checkpoint:
     wrong += [key for key in tensors if key not in own]
     if wrong:
         raise OrdnetError(f"{path}: its weights do not fit its settings ({', '.join(wrong[:5])}, {len(wrong)} in all)")
+    if not sound:
+        raise OrdnetError(f"{path} is damaged: its content does not fit its checksum; fetch or copy it again")
     net.load_state_dict({key: tensor.to(own[key].dtype) for key, tensor in tensors.items()})
     return Checkpoint(net.eval(), classes, colours, about)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], bool]:
+    """The settings, the tensors, and whether they fit the checksum, where there is one."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()
@@ -120,6 +125,5 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None
-    if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(metadata["ordnet"], tensors):
-        raise OrdnetError(f"{path} is damaged: its content does not fit its checksum; fetch or copy it again")
-    return settings, tensors
+    sound = CHECKSUM not in metadata or metadata[CHECKSUM] == checksum(metadata["ordnet"], tensors)
+    return settings, tensors, sound

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 import ordnet
 from ordnet.inference.explain import Attention
 from ordnet.serve.engine import Engine, Parsed, hexadecimal
-from ordnet.serve.guard import Limits, Refusal
+from ordnet.serve.limits import Limits, Refusal
 
 JSON, PNG = "application/json", "image/png"
 _DRAWING = 256
@@ -36,7 +36,8 @@ class Health(Answer):
     status: str = Field(description='"ok" whenever the server answers.')
     version: str
     working: bool = Field(description="Whether a picture is being computed.")
-    requests: int = Field(description="Requests under way, the one that is computed among them.")
+    requests: int = Field(description="Requests under way, those that are computed among them.")
+    uploads: int = Field(description="Uploads that are not complete yet.")
     progress: float | None = Field(description="How far the present one is, 0 to 1, where it is known: large pictures.")
 
 
@@ -164,8 +165,8 @@ def parse_answer(parsed: Parsed, model: ModelAnswer, labels: bool, confidence: b
     )  # fmt: skip
 
 
-def attention_answer(parsed: Parsed, x: int, y: int) -> AttentionAnswer:
-    found = parsed.parse.attention(x, y)
+def attention_answer(parsed: Parsed, found: Attention) -> AttentionAnswer:
+    x, y = found.x, found.y
     sure = parsed.parse.confidence
     height, width = parsed.parse.labels.shape
     long = middle = gate = None

@@ -29,47 +29,77 @@ from ordnet.serve.answers import (
     png,
     wanted,
 )
-from ordnet.serve.engine import AnyParser, Engine, Parsed, Picture, inspect
-from ordnet.serve.guard import Guard, Limits, Refusal
+from ordnet.serve.decoder import Decoder
+from ordnet.serve.engine import AnyParser, Engine, Parsed, Picture
+from ordnet.serve.guard import Guard, Hosts
+from ordnet.serve.limits import Limits, Refusal
 from ordnet.serve.queue import Stop, WorkQueue
-from ordnet.serve.upload import PICTURE, Upload, read_upload
+from ordnet.serve.upload import PICTURE, Upload, Uploads
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
-def make_app(parser: AnyParser, name: str, limits: Limits | None = None, token: str | None = None) -> Guard:
-    """The server of one parser; `name` is what the model is called in answers."""
+def make_app(
+    parser: AnyParser, name: str, limits: Limits | None = None, token: str | None = None, hosts: Hosts | None = None
+) -> Guard:
+    """The server of one parser; `name` is what the model is called in answers. Without `hosts` it answers to any."""
     limits = limits or Limits()
-    engine = Engine(parser, limits.keep)
-    queue = WorkQueue(limits.queue)
+    engine = Engine(parser, limits.keep, limits.parses)
+    queue = WorkQueue(limits.queue, engine.at_once)
+    decoder = Decoder(limits)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(decoder.start)
         yield
         await queue.close()
+        decoder.close()
 
     app = FastAPI(
         title="ordnet", version=ordnet.__version__, description=documents.ABOUT, lifespan=lifespan,
         docs_url=None, redoc_url=None,
     )  # fmt: skip
-    _add_routes(app, engine, queue, limits, model_answer(name, engine, limits))
+    _add_routes(app, engine, queue, decoder, limits, model_answer(name, engine, limits))
     _add_pages(app)
     _add_problems(app)
     # around all of it, so that answers to mistakes of our own are guarded too
-    return Guard(app, token)
+    return Guard(app, token, hosts)
 
 
-def _add_routes(app: FastAPI, engine: Engine, queue: WorkQueue, limits: Limits, model: ModelAnswer) -> None:
-    async def answer(request: Request, work: Callable[[Upload, Picture | None, Stop], Any]) -> Any:
-        """What `work` makes of the upload when its turn comes."""
+def _add_routes(
+    app: FastAPI, engine: Engine, queue: WorkQueue, decoder: Decoder, limits: Limits, model: ModelAnswer
+) -> None:
+    uploads = Uploads(limits)
+
+    async def answer(
+        request: Request, work: Callable[[Upload, Picture | None, Stop], Any], confidence: bool = False
+    ) -> Any:
+        """What `work` makes of the upload when its turn comes; without a picture where that is not needed any more."""
         end = time.monotonic() + limits.seconds
+        queue.refuse_if_full()
+        upload = await uploads.read(request)
+        decoded: list[Picture] = []
+
+        def decode() -> None:
+            start = time.perf_counter()
+            pixels = decoder.decode(upload.picture or b"")
+            decoded.append(Picture(upload.key, pixels, time.perf_counter() - start))
+
+        needed = upload.picture is not None and not engine.knows(upload.key, confidence)
         with queue.place():
-            upload = await read_upload(request, limits)
-            picture = None
-            if upload.picture is not None:
-                picture = await asyncio.to_thread(inspect, upload.picture, limits)
             left = max(0.0, end - time.monotonic())
-            return await queue.run(lambda stop: work(upload, picture, stop), _gone(request), left)
+            return await queue.run(
+                lambda stop: work(upload, decoded[0] if decoded else None, stop),
+                _gone(request), left, decode if needed else None,
+            )  # fmt: skip
+
+    def parsed_of(upload: Upload, picture: Picture | None, confidence: bool, stop: Stop) -> Parsed:
+        if picture is None:  # it was known when it came; by now others may have taken its place
+            known = engine.known(upload.key)
+            if known is not None and (known.parse.confidence is not None or not confidence):
+                return known
+            picture = Picture(upload.key, decoder.decode(upload.picture or b""))
+        return engine.parse(picture, confidence, stop)
 
     @app.post("/v1/parse", response_model=ParseAnswer, response_model_exclude_none=True, **documents.PARSE)
     async def parse(
@@ -84,17 +114,17 @@ def _add_routes(app: FastAPI, engine: Engine, queue: WorkQueue, limits: Limits, 
         """Say what every pixel of a picture shows."""
         kind = wanted(accept)
 
-        def work(_: Upload, picture: Picture | None, stop: Stop) -> ParseAnswer | bytes:
-            if picture is None:
+        def work(upload: Upload, picture: Picture | None, stop: Stop) -> ParseAnswer | bytes:
+            if upload.picture is None:
                 raise Refusal(422, f"The form has no file in the field {PICTURE!r}.")
-            parsed = engine.parse(picture, confidence, stop)
+            parsed = parsed_of(upload, picture, confidence, stop)
             if kind != PNG:
                 return parse_answer(parsed, model, labels, confidence)
             if what == "labels":
                 return png(Image.fromarray(parsed.parse.labels))
             return png(parsed.parse.overlay(strength, names))
 
-        found = await answer(request, work)
+        found = await answer(request, work, confidence)
         return Response(found, media_type=PNG) if isinstance(found, bytes) else found
 
     @app.post("/v1/attention", response_model=AttentionAnswer, **documents.ATTENTION)
@@ -105,19 +135,17 @@ def _add_routes(app: FastAPI, engine: Engine, queue: WorkQueue, limits: Limits, 
 
         def work(upload: Upload, picture: Picture | None, stop: Stop) -> AttentionAnswer:
             x, y = (_whole_number(upload, side) for side in ("x", "y"))
-            return attention_answer(_parsed(upload, picture, stop), x, y)
-
-        def _parsed(upload: Upload, picture: Picture | None, stop: Stop) -> Parsed:
-            if picture is not None:
-                return engine.parse(picture, False, stop)
-            if "picture" not in upload.fields:
+            if upload.picture is not None:
+                parsed = parsed_of(upload, picture, False, stop)
+            elif "picture" not in upload.fields:
                 raise Refusal(
                     422, f"The form needs a file in the field {PICTURE!r}, or the key of a parse in 'picture'."
                 )
-            known = engine.known(upload.fields["picture"], stop)
-            if known is None:
+            elif (known := engine.known(upload.fields["picture"])) is not None:
+                parsed = known
+            else:
                 raise Refusal(404, f"That picture is not kept any more: send it in the field {PICTURE!r}.")
-            return known
+            return attention_answer(parsed, engine.attend(parsed, x, y, stop))
 
         return await answer(request, work)
 
@@ -130,7 +158,7 @@ def _add_routes(app: FastAPI, engine: Engine, queue: WorkQueue, limits: Limits, 
     async def health() -> Health:
         """Whether the server answers, and how much it has to do."""
         return Health(
-            status="ok", version=ordnet.__version__, working=queue.working, requests=queue.taken,
+            status="ok", version=ordnet.__version__, working=queue.working, requests=queue.taken, uploads=uploads.count,
             progress=engine.progress,
         )  # fmt: skip
 

@@ -1,26 +1,20 @@
-"""What the server computes: decode, parse, attend. All of it runs in one thread, and ends soon when told to stop."""
+"""What the server computes: parse, attend. It ends soon when told to stop, and keeps the last parses for clicks."""
 
-import hashlib
-import io
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from PIL import features
+import torch
 
-from ordnet.data.pictures import open_rgb, opened
-from ordnet.errors import OrdnetError
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import Parser
 from ordnet.picture.overlay import Colour
-from ordnet.serve.guard import Limits, Refusal, too_many_pixels
 from ordnet.serve.queue import Stop
-
-# Named one by one: Pillow hands others on to outside programs, or has hardly tested them.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 
 
 class AnyParser(Protocol):
@@ -41,48 +35,40 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Picture:
-    """An upload that is known to be a picture within the limits; not decoded yet."""
+    """A decoded upload."""
 
-    data: bytes
     key: str
-    """SHA-256 of the bytes."""
-    width: int
-    height: int
+    """SHA-256 of its file."""
+    pixels: np.ndarray
+    """Upright RGB (H, W, 3) uint8."""
+    seconds: float = 0.0
+    """Spent on decoding it."""
 
 
 @dataclass(frozen=True)
 class Parsed:
+    """A parse that can be asked for again by its key."""
+
     key: str
     parse: Parse
     seconds: float
     """Decoding and parsing."""
 
 
-def inspect(data: bytes, limits: Limits) -> Picture:
-    """Read the header only; the sides are the stored ones, before the picture is turned upright."""
-    try:
-        with opened(io.BytesIO(data), largest=2**62, formats=FORMATS) as image:
-            width, height = image.size
-    except OrdnetError:
-        raise _unreadable("The file is no picture that can be read") from None
-    if width * height > limits.pixels:
-        raise too_many_pixels(width, height, limits)
-    return Picture(data, hashlib.sha256(data).hexdigest(), width, height)
-
-
-def _unreadable(what: str) -> Refusal:
-    return Refusal(415, f"{what}. Known are {', '.join(FORMATS)}.")
-
-
 class Engine:
-    """A parser, and the last parses it made."""
+    """A parser, and the last parses it made. Several threads may use it at once."""
 
-    def __init__(self, parser: AnyParser, keep: int) -> None:
-        """`keep` pixels of the last parses stay in memory."""
+    def __init__(self, parser: AnyParser, keep: int, parses: int = 100) -> None:
+        """`keep` bytes of the last parses stay in memory, but not more than `parses` of them."""
         self.parser = parser
-        self._keep = keep
+        self._keep, self._parses = keep, parses
         self._last: OrderedDict[str, Parsed] = OrderedDict()
-        self._stop = Stop()
+        self._lock = threading.Lock()
+        self._mine = threading.local()
+        self._running = 0
+        self._threads = torch.get_num_threads()
+        self.at_once = min(2, self._threads) if getattr(parser, "device", torch.device("cpu")).type == "cpu" else 1
+        """Two pictures with half of the threads each are done sooner than one after the other with all of them."""
         self.progress: float | None = None
         """How far the present computation is, 0 to 1; None where it is not known."""
         if isinstance(parser, Parser):
@@ -91,44 +77,69 @@ class Engine:
                 layer.register_forward_pre_hook(self._look)
 
     def parse(self, picture: Picture, confidence: bool, stop: Stop) -> Parsed:
-        known = self._last.get(picture.key)
+        known = self.known(picture.key)
         if known and (known.parse.confidence is not None or not confidence):
-            self._last.move_to_end(picture.key)
             return known
-        self._stop = stop
         start = time.perf_counter()
-        try:
-            pixels = np.asarray(open_rgb(io.BytesIO(picture.data), formats=FORMATS))
-        except OrdnetError:
-            raise _unreadable("The picture is damaged, or of a kind that cannot be shown") from None
-        self._look()
-        try:
+        with self._computing(stop):
+            self._look()
             # the first click after a parse should not have to run the network again
             looking: dict[str, bool] = {"attention": True} if isinstance(self.parser, Parser) else {}
-            parse = self.parser(pixels, progress=self._note, confidence=confidence, **looking)
-        finally:
-            self.progress = None
-        parsed = Parsed(picture.key, parse, time.perf_counter() - start)
-        self._remember(parsed)
+            parse = self.parser(picture.pixels, progress=self._note, confidence=confidence, **looking)
+        parsed = Parsed(picture.key, parse, picture.seconds + time.perf_counter() - start)
+        self.remember(parsed)
         return parsed
 
-    def known(self, key: str, stop: Stop) -> Parsed | None:
-        """A parse that is still kept."""
-        self._stop = stop  # what follows may compute
-        return self._last.get(key)
+    def knows(self, key: str, confidence: bool) -> bool:
+        """Whether this needs no computing."""
+        known = self.known(key)
+        return known is not None and (known.parse.confidence is not None or not confidence)
 
-    def _remember(self, parsed: Parsed) -> None:
-        self._last.pop(parsed.key, None)
-        self._last[parsed.key] = parsed
-        while sum(each.parse.labels.size for each in self._last.values()) > self._keep:
-            self._last.popitem(last=False)
+    def known(self, key: str) -> Parsed | None:
+        """A parse that is still kept."""
+        with self._lock:
+            if key in self._last:
+                self._last.move_to_end(key)
+            return self._last.get(key)
+
+    def attend(self, parsed: Parsed, x: int, y: int, stop: Stop) -> Any:
+        with self._computing(stop):
+            found = parsed.parse.attention(x, y)
+        self.remember(parsed)  # it may have grown
+        return found
+
+    def remember(self, parsed: Parsed) -> None:
+        with self._lock:
+            self._last.pop(parsed.key, None)
+            self._last[parsed.key] = parsed
+            while self._last and (
+                len(self._last) > self._parses or sum(each.parse.nbytes for each in self._last.values()) > self._keep
+            ):
+                self._last.popitem(last=False)
+
+    @contextmanager
+    def _computing(self, stop: Stop) -> Iterator[None]:
+        """While several compute, they share the threads."""
+        self._mine.stop = stop
+        self._share(+1)
+        try:
+            yield
+        finally:
+            self.progress = None
+            self._share(-1)
+
+    def _share(self, change: int) -> None:
+        with self._lock:
+            self._running += change
+            torch.set_num_threads(max(1, self._threads // max(1, self._running)))
 
     def _note(self, done: int, total: int) -> None:
         self.progress = done / total
         self._look()
 
     def _look(self, *_: Any) -> None:
-        if self._stop.is_set():
+        stop = getattr(self._mine, "stop", None)
+        if stop is not None and stop.is_set():
             raise Stopped
 
 

@@ -1,52 +1,11 @@
-"""What keeps the server safe: its limits, how it refuses, and what stands before every route.
-
-`Guard` adds headers that keep a browser careful, and asks for a token where one is set.
-"""
+"""What stands before every route: names, origins and the token are checked, and headers keep a browser careful."""
 
 import hmac
+import ipaddress
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+import socket
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much the server takes."""
-
-    bytes: int = 20_000_000
-    """The largest uploaded file."""
-    pixels: int = 25_000_000
-    """The largest picture; larger ones are refused by their header, before they are decoded."""
-    queue: int = 16
-    """Requests that may be under way beside the one that is computed. More are told to come back later."""
-    seconds: float = 120.0
-    """From the first byte of a request to its answer."""
-    keep: int = 25_000_000
-    """Pixels of the last parses that are kept in memory, so that a click does not parse again."""
-
-
-@dataclass(eq=False)
-class Refusal(Exception):
-    """An answer other than 200, in words for whoever sent the request."""
-
-    status: int
-    message: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-def too_many_bytes(limits: Limits) -> Refusal:
-    return Refusal(413, f"The file is too large: at most {megabytes(limits.bytes)} are taken.")
-
-
-def too_many_pixels(width: int, height: int, limits: Limits) -> Refusal:
-    most = f"{limits.pixels / 1e6:.3g} megapixels"
-    return Refusal(413, f"The picture has {width} x {height} pixels: at most {most} are taken. Make it smaller.")
-
-
-def megabytes(count: int) -> str:
-    return f"{count / 1e6:.3g} MB" if count >= 100_000 else f"{count:,} bytes"
-
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -67,14 +26,59 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-_PROTECTED = "/v1/"
+_WITH_TOKEN = "/v1/"
+_FOR_PROGRAMS = ("/v1/", "/healthz", "/openapi.json")
+"""What pages of other sites may not read; links to the page itself may come from anywhere."""
+
+
+class Hosts:
+    """The names under which the server may be asked for.
+
+    A web page can let its own name point to 127.0.0.1 and then read what is served there (DNS rebinding). Such a
+    request carries that name. So a server that only this machine reaches answers to loopback names alone; one that
+    others reach answers to addresses, which cannot be rebound, and to the machine's own names. `allowed` adds to both,
+    "*" allows any.
+    """
+
+    def __init__(self, bound: str = "127.0.0.1", allowed: Iterable[str] = ()) -> None:
+        self._names = {"localhost", bound.lower(), *(name.lower().rstrip(".") for name in allowed)}
+        self._loopback_only = is_loopback(bound)
+        if not self._loopback_only:
+            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    def allow(self, header: str) -> bool:
+        """Whether a Host header, with or without a port, names this server."""
+        name = _without_port(header).lower().rstrip(".")
+        if "*" in self._names or name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or not self._loopback_only
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):  # [::1]:8000
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 
 class Guard:
     """ASGI around the application. The token is asked for under /v1/ only: the page itself is no secret."""
 
-    def __init__(self, app: App, token: str | None = None) -> None:
+    def __init__(self, app: App, token: str | None = None, hosts: Hosts | None = None) -> None:
+        """Without `hosts` every name is answered."""
         self.app = app
+        self.hosts = hosts or Hosts(allowed=["*"])
         self.expected = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -87,23 +91,44 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
             await send(message)
 
-        headers = dict(scope["headers"])
-        if scope["path"].startswith(_PROTECTED):
-            if headers.get(b"sec-fetch-site") == b"cross-site":
-                await _refuse(send_guarded, 403, "Pages of other sites may not use this server.")
-                return
-            if not self._knows(headers.get(b"authorization", b"")):
-                challenge = (b"www-authenticate", b"Bearer")
-                await _refuse(send_guarded, 401, "This server asks for a token: Authorization: Bearer …", challenge)
-                return
-        await self.app(scope, receive, send_guarded)
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        refusal = self._refusal(scope["path"], headers)
+        if refusal is None:
+            await self.app(scope, receive, send_guarded)
+        else:
+            await _refuse(send_guarded, *refusal)
 
-    def _knows(self, given: bytes) -> bool:
-        return self.expected is None or hmac.compare_digest(given, self.expected)
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> "tuple[int, str, tuple[bytes, bytes] | None] | None":
+        """Status, words and one more header, where the request may not pass."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        if host and not self.hosts.allow(host):  # every browser sends one
+            return (
+                403,
+                f"This server is not called {host[:100]!r}; whoever runs it can allow that: --allowed-host",
+                None,
+            )
+        if path.startswith(_FOR_PROGRAMS) and _from_elsewhere(headers, host):
+            return 403, "Pages of other sites may not use this server.", None
+        given = headers.get(b"authorization", b"")
+        if path.startswith(_WITH_TOKEN) and self.expected and not hmac.compare_digest(given, self.expected):
+            return 401, "This server asks for a token: Authorization: Bearer …", (b"www-authenticate", b"Bearer")
+        return None
 
 
-async def _refuse(send: Send, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
+def _from_elsewhere(headers: dict[bytes, bytes], host: str) -> bool:
+    """Whether a browser says that the request comes from a page of another origin."""
+    if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
+        return True
+    origin = headers.get(b"origin")
+    return origin is not None and origin.decode("latin-1").partition("://")[2].lower() != host.lower()
+
+
+async def _refuse(send: Send, status: int, message: str, header: tuple[bytes, bytes] | None) -> None:
     body = json.dumps({"error": message}, ensure_ascii=False).encode()
-    about = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    about = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *([header] if header else []),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": about})
     await send({"type": "http.response.body", "body": body})

@@ -1,14 +1,17 @@
-"""A multipart upload, read from the stream into memory: nothing touches the disk, nothing exceeds its limit."""
+"""Multipart uploads, read from the stream into memory: nothing touches the disk, nothing exceeds its limit."""
 
 import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from ordnet.serve.guard import Limits, Refusal, too_many_bytes
+from ordnet.serve.limits import Limits, Refusal, busy, megabytes, too_many_bytes
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -26,7 +29,9 @@ _AROUND = 64_000
 class Upload:
     """The fields of a form that was sent, and its picture."""
 
-    picture: bytes | None
+    picture: bytearray | None
+    key: str
+    """SHA-256 of the picture's file."""
     fields: dict[str, str]
 
 
@@ -37,9 +42,12 @@ class _Form:
     limits: Limits
     parts: dict[str, bytearray] = field(default_factory=dict)
     complete: bool = False
+    read: int = 0
+    """Bytes of the body so far."""
     _header: bytes = b""
     _value: bytes = b""
     _name: str = ""
+    _hash: Any = field(default_factory=hashlib.sha256)
 
     def on_part_begin(self) -> None:
         self._name = ""
@@ -65,7 +73,9 @@ class _Form:
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         part = self.parts[self._name]
-        part += data[start:end]
+        part += memoryview(data)[start:end]
+        if self._name == PICTURE:  # bit by bit: 20 MB at once would keep everybody waiting
+            self._hash.update(memoryview(data)[start:end])
         if self._name == PICTURE and len(part) > self.limits.bytes:
             raise too_many_bytes(self.limits)
         if self._name != PICTURE and len(part) > _FIELD:
@@ -73,6 +83,13 @@ class _Form:
 
     def on_end(self) -> None:
         self.complete = True
+
+    def result(self) -> Upload:
+        if not self.complete:
+            raise Refusal(422, "The form is cut off: its last boundary is missing.")
+        picture = self.parts.pop(PICTURE, None)
+        fields = {name: value.decode("utf-8", "replace") for name, value in self.parts.items()}
+        return Upload(picture, self._hash.hexdigest(), fields)
 
     def callbacks(self) -> "MultipartCallbacks":
         return {
@@ -86,37 +103,69 @@ class _Form:
         }
 
 
-async def read_upload(request: Request, limits: Limits) -> Upload:
-    """The form of a request, refused as soon as it is known to be too large, too slow or malformed."""
-    try:
-        return await asyncio.wait_for(_read(request, limits), limits.seconds)
-    except asyncio.TimeoutError:
-        raise Refusal(408, f"The upload took longer than {limits.seconds:g} seconds.") from None
+class Uploads:
+    """The bodies that are under way: bounded in number and in bytes, each with a deadline and a least rate."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.count = 0
+        self.bytes = 0
+
+    async def read(self, request: Request) -> Upload:
+        """The form of a request, refused as soon as it is known to be too large, too slow or malformed."""
+        if self.count >= self.limits.uploads:
+            raise busy(f"{self.count} uploads are under way", 5)
+        self.count += 1
+        form = _Form(self.limits)
+        try:
+            return await asyncio.wait_for(self._read(request, form), self.limits.seconds)
+        except asyncio.TimeoutError:
+            raise Refusal(408, f"The upload took longer than {self.limits.seconds:g} seconds.") from None
+        finally:
+            self.count -= 1
+            self.bytes -= form.read
+
+    async def _read(self, request: Request, form: _Form) -> Upload:
+        limits = self.limits
+        kind, options = parse_options_header(request.headers.get("content-type", ""))
+        if kind != b"multipart/form-data" or not options.get(b"boundary"):
+            raise Refusal(415, f"Send the picture as multipart/form-data, in the field {PICTURE!r}.")
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > limits.bytes + _AROUND:
+            raise too_many_bytes(limits)
+        try:
+            parser = MultipartParser(options[b"boundary"], form.callbacks())
+            async for chunk in _not_too_slow(request.stream(), limits):
+                form.read += len(chunk)
+                self.bytes += len(chunk)
+                if form.read > limits.bytes + _AROUND:
+                    raise too_many_bytes(limits)
+                if self.bytes > limits.uploading:
+                    raise busy(f"{megabytes(self.bytes)} of uploads are under way", 5)
+                parser.write(chunk)
+            parser.finalize()
+        except FormParserError as error:
+            raise Refusal(422, f"The form cannot be read: {error}.") from None
+        except ClientDisconnect:
+            raise Refusal(499, "The client went away.") from None
+        return form.result()
 
 
-async def _read(request: Request, limits: Limits) -> Upload:
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Refusal(415, f"Send the picture as multipart/form-data, in the field {PICTURE!r}.")
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limits.bytes + _AROUND:
-        raise too_many_bytes(limits)
-    form = _Form(limits)
-    read = 0
-    try:
-        parser = MultipartParser(options[b"boundary"], form.callbacks())
-        async for chunk in request.stream():
-            read += len(chunk)
-            if read > limits.bytes + _AROUND:
-                raise too_many_bytes(limits)
-            parser.write(chunk)
-        parser.finalize()
-    except FormParserError as error:
-        raise Refusal(422, f"The form cannot be read: {error}.") from None
-    except ClientDisconnect:
-        raise Refusal(499, "The client went away.") from None
-    if not form.complete:
-        raise Refusal(422, "The form is cut off: its last boundary is missing.")
-    picture = form.parts.pop(PICTURE, None)
-    fields = {name: value.decode("utf-8", "replace") for name, value in form.parts.items()}
-    return Upload(None if picture is None else bytes(picture), fields)
+async def _not_too_slow(chunks: AsyncIterator[bytes], limits: Limits) -> AsyncIterator[bytes]:
+    """The chunks, as long as they come at the least rate, measured anew every `limits.stall` seconds."""
+    slow = Refusal(408, f"The upload is too slow: at least {megabytes(limits.rate)} a second are expected.")
+    start, read = time.monotonic(), 0
+    while True:
+        try:
+            chunk = await asyncio.wait_for(anext(chunks), limits.stall)
+        except StopAsyncIteration:
+            return
+        except asyncio.TimeoutError:
+            raise slow from None
+        read += len(chunk)
+        passed = time.monotonic() - start
+        if passed >= limits.stall:
+            if read < limits.rate * passed:
+                raise slow
+            start, read = time.monotonic(), 0
+        yield chunk

@@ -252,7 +252,7 @@ def _how_it_goes(setup: Setup, speed: float) -> str:
 def _report(setup: Setup, scored: Scored) -> None:
     if not setup.accelerator.is_main_process:
         return
-    parts = (setup.kept, setup.train_set, setup.val_set, scored.evaluation, scored.pictures)
+    parts = (setup.kept, setup.train_set, setup.val_set, scored.evaluation, scored.pictures, setup.long_side)
     with setup.display.task("drawing the report", 1):
         guarded(setup.display.say, lambda: write_report(setup.folder, setup.settings, *parts))
 

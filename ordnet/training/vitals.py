@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ordnet.model.parts import Block
+from ordnet.model.parts import Block, Explanation
 
 SAMPLES = 8
 """Forward passes looked at; the figures are means over them."""
@@ -21,6 +21,8 @@ _STILL = 0.05
 """A gate that moves less than this treats all positions alike."""
 _CLOSED = 0.02
 """A gate whose mean is below this lets next to nothing through."""
+_STUCK = 0.01
+"""A gate that spreads less than this, and passes a smaller part of a gradient, cannot move any more."""
 
 
 @contextmanager
@@ -28,7 +30,8 @@ def watch(net: nn.Module) -> Iterator[dict[str, float]]:
     """Measure the first few forward passes within this context; the dictionary is filled when it is left.
 
     added: ‖what the block adds‖ / ‖its input‖ · varying: the share of that which varies over space ·
-    gate_mean and gate_spread: mean and deviation of Attn_g over the map. Empty without an omni-range block.
+    gate_mean and gate_spread: mean and deviation of Attn_g over the map · gate_gradient: how much of a gradient passes
+    a sigmoid gate, 1 where it is half open, 0 where it is saturated. Empty without an omni-range block.
     """
     found: dict[str, float] = {}
     block = getattr(net, "block", None)
@@ -58,10 +61,13 @@ def _measure(block: Block, x: Tensor, y: Tensor) -> dict[str, float]:
         "added": float(added.norm() / x.norm().clamp_min(1e-12)),
         "varying": float(varying.norm() / added.norm().clamp_min(1e-12)),
     }
-    gate = block.gate_map(x)
-    if gate is not None:
-        vitals["gate_mean"] = float(gate.mean())
-        vitals["gate_spread"] = float(gate.std(correction=0))
+    shown = block.explain(x) if block.has_gate and block.unexplained is None else Explanation()
+    if shown.gate is not None:
+        vitals["gate_mean"] = float(shown.gate.mean())
+        vitals["gate_spread"] = float(shown.gate.std(correction=0))
+        if shown.gate_norm == "sigmoid":
+            # σ' = g (1 − g) is what a gradient is multiplied with on its way to queries and keys; at most 1/4
+            vitals["gate_gradient"] = float((4 * shown.gate * (1 - shown.gate)).mean())
     return vitals
 
 
@@ -83,11 +89,27 @@ def in_words(vitals: dict[str, Any]) -> list[str]:
             "model.neck."
         )
     if "gate_mean" in vitals:
-        moves = "opens and closes" if vitals["gate_spread"] >= _STILL else "hardly moves"
-        if vitals["gate_mean"] < _CLOSED:
-            moves = "lets next to nothing of the long range through"
+        words += _gate_in_words(vitals["gate_mean"], vitals["gate_spread"], vitals.get("gate_gradient"))
+    return words
+
+
+def _gate_in_words(mean: float, spread: float, gradient: float | None) -> list[str]:
+    moves = "opens and closes" if spread >= _STILL else "hardly moves"
+    if mean < _CLOSED:
+        moves = "lets next to nothing of the long range through"
+    passed = "" if gradient is None else f"; {gradient:.1%} of a gradient passes it"
+    words = [
+        f"The gate {moves}: over positions its mean is {mean:.2f} and its spread {spread:.3f}, on a scale from 0 to 1"
+        f"{passed}."
+    ]
+    if gradient is None or _CLOSED <= mean <= 1 - _CLOSED:
+        return words
+    if gradient < _STUCK and spread < _STUCK:
+        state = "shut" if mean < _CLOSED else "wide open"
         words.append(
-            f"The gate {moves}: over positions its mean is {vitals['gate_mean']:.2f} "
-            f"and its spread {vitals['gate_spread']:.3f}, on a scale from 0 to 1."
+            f"It is {state} by accident: everywhere alike, and no gradient passes that could change it. Large steps do "
+            "this to the paper's gate; model.gate_logits=standard prevents it, a lower training.qk_rate may."
         )
+    elif mean < _CLOSED:
+        words.append("It is unused rather than stuck: a gradient still passes, and the network keeps it closed.")
     return words

@@ -120,3 +120,26 @@ def test_a_failed_write_leaves_the_old_file(good, tmp_path, monkeypatch):
         checkpoint.save(path, net, ("a", "b"), ((0, 0, 0), (1, 1, 1)))
     assert path.read_bytes() == good.read_bytes()
     assert [p.name for p in tmp_path.iterdir()] == ["net.safetensors"]
+
+
+def test_a_flipped_bit_is_found(tmp_path):
+    net = ordnet.build("mr", classes=2, backbone="tiny")
+    checkpoint.save(tmp_path / "net.safetensors", net, ("a", "b"), [(0, 0, 0), (1, 1, 1)])
+    content = bytearray((tmp_path / "net.safetensors").read_bytes())
+    for place in (len(content) - 1, len(content) // 2, len(content) // 3):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        (tmp_path / "damaged.safetensors").write_bytes(damaged)
+        with pytest.raises(OrdnetError, match="does not fit its checksum"):
+            checkpoint.load(tmp_path / "damaged.safetensors")
+
+
+def test_equal_networks_make_equal_files(tmp_path):
+    """safetensors writes its metadata in another order every time."""
+    net = ordnet.build("mr", classes=2, backbone="tiny")
+    for index in range(6):
+        checkpoint.save(
+            tmp_path / f"{index}.safetensors", net, ("a", "ü"), [(0, 0, 0), (1, 1, 1)], {"data": "x", "epoch": 3}
+        )
+    assert len({path.read_bytes() for path in tmp_path.glob("*.safetensors")}) == 1
+    assert checkpoint.load(tmp_path / "0.safetensors").classes == ("a", "ü")

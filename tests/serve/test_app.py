@@ -19,7 +19,7 @@ from PIL import Image, features
 
 import ordnet
 from ordnet.serve.answers import wanted
-from ordnet.serve.guard import Refusal
+from ordnet.serve.limits import Refusal
 from tests.serving import COLOURS, NAMES, decoded, encoded, pixels, raw_request, serving, tiny_checkpoint
 
 LIMITED = ("--max-megabytes", "2", "--max-megapixels", "0.1")
@@ -205,8 +205,29 @@ def test_headers_keep_browsers_careful(client, address):
 
 
 def test_pages_of_other_sites_are_refused(client):
-    answer = client.get("/v1/model", headers={"Sec-Fetch-Site": "cross-site"})
-    assert answer.status_code == 403 and "error" in answer.json()
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},  # another port of this machine
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ):
+        for address in ("/v1/model", "/healthz", "/openapi.json"):
+            answer = client.get(address, headers=headers)
+            assert answer.status_code == 403 and "error" in answer.json()
+        assert client.get("/", headers=headers).status_code == 200  # a link to the page may stand anywhere
+    own = f"http://{client.base_url.host}:{client.base_url.port}"
+    assert client.get("/v1/model", headers={"Origin": own, "Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:8000", "192.168.1.9", "localhost.evil.example"]
+)
+def test_a_name_that_is_not_the_servers_own_is_refused(client, host):
+    """A page that lets its name point here (DNS rebinding) asks under that name."""
+    for address in ("/", "/v1/model", "/healthz"):
+        answer = client.get(address, headers={"Host": host})
+        assert answer.status_code == 403 and "--allowed-host" in answer.json()["error"]
 
 
 BOUNDARY = {"Content-Type": "multipart/form-data; boundary=b"}
@@ -275,13 +296,14 @@ def test_uploads_stay_in_memory(server, client):
     address = httpx.URL(server.url)
     with socket.create_connection((address.host, address.port)) as connection:
         connection.sendall(raw_request(b"x" * 1_900_000)[:1_800_000])
-        while client.get("/healthz").json()["requests"] != 1:
+        while client.get("/healthz").json()["uploads"] != 1:
             time.sleep(0.02)
+        assert client.get("/healthz").json()["requests"] == 0  # it has no place before it is complete
         files = [str(link.readlink()) for link in Path(f"/proc/{server.process.pid}/fd").iterdir()]
         assert not [
             name for name in files if name.startswith("/") and not name.startswith("/dev/") and name != str(server.log)
         ]
-    while client.get("/healthz").json()["requests"]:  # who goes away while sending frees the place
+    while client.get("/healthz").json()["uploads"]:  # who goes away while sending makes room
         time.sleep(0.02)
 
 
@@ -297,8 +319,9 @@ def test_token(model):
         assert client.get("/v1/model").status_code == 401
         assert client.get("/").status_code == client.get("/healthz").status_code == 200
         # in the middle of a computation
+        large = raw_request(encoded(pixels(1500, 1500)), "Authorization: Bearer a secret")
         with socket.create_connection((httpx.URL(server.url).host, httpx.URL(server.url).port)) as connection:
-            connection.sendall(raw_request(encoded(pixels(1500, 1500)), "Authorization: Bearer a secret"))
+            connection.sendall(large)
             while not client.get("/healthz").json()["working"]:
                 time.sleep(0.02)
             assert server.stop() == 0

@@ -1,6 +1,7 @@
 """Who waits, who is refused, who makes room: the server's queue and memory without the server."""
 
 import asyncio
+import hashlib
 import threading
 
 import httpx
@@ -9,14 +10,18 @@ import pytest
 
 import ordnet
 from ordnet.serve.app import make_app
-from ordnet.serve.engine import Engine, Stopped, inspect
-from ordnet.serve.guard import Limits, Refusal
+from ordnet.serve.engine import Engine, Picture, Stopped
+from ordnet.serve.limits import Limits, Refusal
 from ordnet.serve.queue import Stop, WorkQueue
 from tests.serving import COLOURS, NAMES, encoded, pixels
 
 
 def parser(variant="ordnet"):
     return ordnet.Parser(ordnet.build(variant, classes=4, backbone="tiny"), NAMES, COLOURS, device="cpu")
+
+
+def picture_of(array: np.ndarray) -> Picture:
+    return Picture(hashlib.sha256(array.tobytes()).hexdigest(), array)
 
 
 async def forever() -> None:
@@ -123,28 +128,86 @@ def test_a_pass_stops_between_layers():
     engine, stop, layers = Engine(made, 10**6), Stop(), []
     for layer in made.net.modules():
         layer.register_forward_hook(lambda *_: (layers.append(1), stop.set() if len(layers) == 5 else None)[1])
-    picture = inspect(encoded(pixels()), Limits())
+    picture = picture_of(pixels())
     with pytest.raises(Stopped):
         engine.parse(picture, False, stop)
     assert len(layers) == 5
     assert engine.parse(picture, False, Stop()).parse.labels.shape == (48, 64)
 
 
-def test_last_parses_are_kept_up_to_a_number_of_pixels():
+def test_last_parses_are_kept_up_to_a_number_of_bytes():
     made = parser()
-    engine = Engine(made, 3 * 48 * 64)
-    pictures = [inspect(encoded(pixels(seed=seed)), Limits()) for seed in range(5)]
+    size = made(pixels(), attention=True).nbytes
+    assert size > 4 * 48 * 64  # the picture, its labels, and what a click needs
+    engine = Engine(made, 3 * size + size // 2)
+    pictures = [picture_of(pixels(seed=seed)) for seed in range(5)]
     first = [engine.parse(picture, False, Stop()) for picture in pictures]
-    assert [engine.known(picture.key, Stop()) is not None for picture in pictures] == [False, False, True, True, True]
+    assert [picture.key in engine._last for picture in pictures] == [False, False, True, True, True]
     assert engine.parse(pictures[2], False, Stop()) is first[2]
     engine.parse(pictures[0], False, Stop())  # the least recent one goes: not the one just used
-    assert engine.known(pictures[2].key, Stop()) is first[2] and engine.known(pictures[3].key, Stop()) is None
+    assert engine.known(pictures[2].key) is first[2] and engine.known(pictures[3].key) is None
     with_confidence = engine.parse(pictures[2], True, Stop())
     assert with_confidence.parse.confidence is not None
     assert engine.parse(pictures[2], False, Stop()) is with_confidence
-    large = inspect(encoded(np.zeros((200, 200, 3), np.uint8)), Limits())
+    large = picture_of(np.zeros((200, 200, 3), np.uint8))
     assert engine.parse(large, False, Stop()).parse.labels.shape == (200, 200)
-    assert engine.known(large.key, Stop()) is None
+    assert engine.known(large.key) is None
+
+
+def test_last_parses_are_kept_up_to_a_number_of_them():
+    """Pictures of one pixel weigh next to nothing, and must not be gathered without end all the same."""
+    engine = Engine(parser(), 10**9, parses=7)
+    for red in range(20):
+        engine.parse(picture_of(np.full((1, 1, 3), red, np.uint8)), False, Stop())
+    assert len(engine._last) == 7
+
+
+def test_a_click_counts_for_what_is_kept():
+    made = parser()
+    engine = Engine(made, 10**9)
+    parsed = engine.parse(picture_of(pixels()), False, Stop())
+    assert not parsed.parse.__dict__.get("_explainer")  # a parse itself is not slowed down by it
+    before = parsed.parse.nbytes
+    found = engine.attend(parsed, 3, 4, Stop())
+    np.testing.assert_allclose(found.long, made(pixels()).attention(3, 4).long, rtol=1e-4, atol=1e-6)
+    assert parsed.parse.nbytes >= before - 48 * 64 * 64
+
+
+def test_several_compute_at_once_and_share_the_threads():
+    async def main():
+        turns, inside, both = WorkQueue(8, at_once=2), [], threading.Event()
+
+        def work(stop):
+            inside.append(1)
+            if len(inside) == 2:
+                both.set()
+            assert both.wait(30)
+            return len(inside)
+
+        assert await asyncio.gather(*(turns.run(work, forever(), 30) for _ in range(2))) == [2, 2]
+        await turns.close()
+
+    asyncio.run(main())
+
+
+def test_the_next_picture_is_decoded_meanwhile_but_not_a_third():
+    async def main():
+        turns, decoded, go = WorkQueue(8), [], threading.Event()
+        tasks = [
+            asyncio.create_task(
+                turns.run(lambda stop: go.wait(30), forever(), 30, lambda number=number: decoded.append(number))
+            )
+            for number in range(4)
+        ]
+        await until(lambda: len(decoded) == 2)
+        await asyncio.sleep(0.05)
+        assert decoded == [0, 1]
+        go.set()
+        await asyncio.gather(*tasks)
+        assert decoded == [0, 1, 2, 3]
+        await turns.close()
+
+    asyncio.run(main())
 
 
 def ask(app, method, address, **options) -> httpx.Response:

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from ordnet.files import write_text
+from ordnet.training.run_folder import RunFolder
+from scripts.kill_runs import KINDS, campaign
 from tests.small_data import small_settings, write_folder
 
 # every step is followed by a saved state, so that kills fall between, before and into saves
@@ -150,6 +153,111 @@ def test_a_full_disk(settings_file, uninterrupted, tmp_path):
     assert_same_run(out, uninterrupted)
 
 
+def test_a_full_disk_at_the_checkpoint(folder, tmp_path):
+    """The first file that does not fit is a checkpoint, not a state."""
+    path = tmp_path / "run.yaml"
+    write_text(path, small_settings(folder, "data.workers=1").to_yaml())
+
+    def no_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    process = start(path, tmp_path / "run", preexec_fn=no_room)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors
+    assert "last.safetensors could not be written" in errors and "continue with --resume" in errors
+    assert "Traceback" not in errors
+    RunFolder(tmp_path / "run").claim()  # the lock is free
+
+
+def children(pid):
+    """The loading processes of a run."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_killed_worker_ends_the_run_and_not_its_state(settings_file, uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    process = start(settings_file, out, "--set", "data.workers=2")
+    wait_for_state(out, process)
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors
+    assert "a loading process died" in errors
+    assert "Traceback" not in errors
+    process = start(settings_file, out, "--resume")
+    assert process.wait() == 0, process.stderr.read()
+    assert_same_run(out, uninterrupted)
+
+
+def test_workers_end_with_a_killed_run(settings_file, tmp_path):
+    """They would hold its lock otherwise."""
+    out = tmp_path / "run"
+    process = start(settings_file, out, "--set", "data.workers=2")
+    wait_for_state(out, process)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    process.kill()
+    process.communicate()
+    for _ in range(1000):
+        if not any(is_running(worker) for worker in workers):
+            break
+        time.sleep(0.01)
+    RunFolder(out).claim()
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+UNEXPECTED = """
+import sys
+from pathlib import Path
+from ordnet.config import read
+from ordnet.training import loop
+
+def broken(*arguments):
+    raise ValueError("never seen before")
+
+loop.curves = broken
+loop.train_with(read(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def test_an_unexpected_error_ends_the_run(folder, tmp_path):
+    path = tmp_path / "run.yaml"
+    write_text(path, small_settings(folder, "data.workers=2").to_yaml())
+    words = [sys.executable, "-c", UNEXPECTED, str(path), str(tmp_path / "run")]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1 and "never seen before" in ended.stderr
+    RunFolder(tmp_path / "run").claim()  # the lock is free
+    process = start(path, tmp_path / "run", "--resume")
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+
+
+def torchrun(settings_file, out, *words):
+    start_two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    return [*start_two, *command(settings_file, out, *words)[2:]]
+
+
+def test_one_of_two_processes_loses_its_worker(settings_file, tmp_path):
+    """Both end, one says why, and the run can go on."""
+    out = tmp_path / "run"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(torchrun(settings_file, out, "--set", "data.workers=1"), env=environment, **pipes)
+    wait_for_state(out, process)
+    ranks = children(process.pid)
+    os.kill(children(ranks[-1])[-1], signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "a loading process died" in errors
+    assert not any(is_running(rank) for rank in ranks)
+    RunFolder(out).claim()
+
+
 def test_two_processes_take_the_same_steps(folder, tmp_path):
     """Cross-entropy, norms frozen, no dropout: splitting the batch over processes changes nothing but rounding."""
     exact = ("training.lovasz=0", "training.freeze_norm=true", "model.dropout=0", "training.epochs=8")
@@ -168,3 +276,9 @@ def test_two_processes_take_the_same_steps(folder, tmp_path):
     for (_, loss_one, miou_one), (_, loss_two, miou_two) in zip(one, two, strict=True):
         assert loss_two == pytest.approx(loss_one, rel=1e-4)
         assert miou_two == pytest.approx(miou_one, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_few_kills_of_the_script(tmp_path, kind):
+    """Many more are a matter of minutes: python -m scripts.kill_runs."""
+    assert "all bit-identical" in campaign(tmp_path, kills=2, each=2, epochs=20, seed=1, kinds=(kind,))

@@ -6,9 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ordnet
 from ordnet.config import Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.evaluation.confusion import Confusion
@@ -21,7 +23,8 @@ from ordnet.training.environment import environment_rows
 from ordnet.training.loop import train_with
 from ordnet.training.report import facts
 from ordnet.training.report.page import Example, RunReport, Shares, report_page
-from ordnet.training.vitals import in_words
+from ordnet.training.report.write import what_parts_are_worth
+from ordnet.training.vitals import in_words, watch
 from tests.browser import needs_browser, open_page
 from tests.small_data import small_settings, write_folder
 
@@ -128,8 +131,8 @@ def test_in_a_browser(pages, width, dark):
 
 
 def plain(html):
-    """The page without its pictures."""
-    return re.sub(r'src="data:[^"]*"', "", html)
+    """The page without its pictures and without the places where a path may break."""
+    return re.sub(r'src="data:[^"]*"', "", html).replace("<wbr>", "").replace(" class=long", "")
 
 
 def test_it_needs_nothing_else(run):
@@ -162,8 +165,11 @@ def test_a_network_without_attention(folder, tmp_path):
     assert titles == [title for title in SECTIONS if title not in ("Attention", "Is the block alive?")]
 
 
-def test_a_report_that_fails_does_not_cost_the_run(folder, tmp_path, capsys):
-    (tmp_path / "report.html").mkdir()  # no file can take this name
+def test_a_report_that_fails_does_not_cost_the_run(folder, tmp_path, capsys, monkeypatch):
+    def fail(*parts):
+        raise ValueError("no room\non the page")
+
+    monkeypatch.setattr("ordnet.training.report.facts.data_rows", fail)
     trained = train_with(small_settings(folder, "training.epochs=1"), tmp_path)
     said = capsys.readouterr().err
     assert len([line for line in said.splitlines() if "the report could not be written" in line]) == 1
@@ -262,6 +268,44 @@ def test_vitals_in_words():
     closed = in_words({"added": 0.4, "varying": 0.9, "gate_mean": 0.001, "gate_spread": 0.0})
     assert "lets next to nothing of the long range through" in closed[1]
     assert in_words({"loss": 1.0}) == []
+    gate = {"added": 0.4, "varying": 0.9, "gate_mean": 0.001, "gate_spread": 0.0005, "gate_gradient": 0.004}
+    assert "shut by accident" in in_words(gate)[-1] and "gate_logits=standard" in in_words(gate)[-1]
+    unused = in_words({**gate, "gate_mean": 0.015, "gate_spread": 0.02, "gate_gradient": 0.05})
+    assert "unused rather than stuck" in unused[-1] and "5.0% of a gradient passes it" in unused[-2]
+    assert "wide open by accident" in in_words({**gate, "gate_mean": 0.999})[-1]
+    assert len(in_words({**gate, "gate_mean": 0.5, "gate_gradient": 1.0})) == 2
+
+
+def test_what_each_branch_is_worth(run, folder):
+    """A part switched off scores as the command says; the network itself stays whole."""
+    loaded = checkpoint.load(run / "last.safetensors")
+    before = evaluate_network(loaded.net, data := open_dataset(f"folder:{folder}", "val")).miou
+    rows, note = what_parts_are_worth(loaded.net, data, False, None)
+    assert [row[0].split()[-1] for row in rows] == ["is", "range", "range", "open", "block"]
+    assert rows[0][1] == f"{before:.4f}" and "9 pictures" in note
+    without = ordnet.evaluate(run / "last.safetensors", f"folder:{folder}", without="middle").miou
+    assert rows[1][1:] == (f"{without:.4f}", f"{without - before:+.4f}")
+    assert evaluate_network(loaded.net, data).miou == before
+    assert "What each branch is worth" in (run / "report.html").read_text()
+    plain = ordnet.build("dilated-fcn", classes=3, backbone="tiny")
+    assert what_parts_are_worth(plain, data, False, None) == ([], "")
+
+
+@pytest.mark.parametrize("bias", [-20.0, 0.0])
+def test_the_gradient_that_passes_the_gate(bias):
+    """Against autograd: what arrives at the gate's bias, as a share of what a half open gate would let pass."""
+    block = ordnet.OmniRange(8, gate_logits="standard")
+    with torch.no_grad():
+        block.long.gate_bias.fill_(bias)
+    net = torch.nn.Module()
+    net.block = block
+    x = torch.randn(2, 8, 6, 6)
+    with watch(net) as vitals:
+        block(x)
+    gate = block.gate_map(x)
+    (slope,) = torch.autograd.grad(gate.sum(), block.long.gate_bias)
+    assert vitals["gate_gradient"] == pytest.approx(4 * float(slope) / gate.numel(), abs=1e-5)
+    assert (vitals["gate_gradient"] < 0.01) == (bias < 0)
 
 
 def test_cost_over_resumptions(run):

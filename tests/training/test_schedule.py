@@ -82,3 +82,17 @@ def test_one_step_moves_by_the_rate():
     optimizer.step()
     torch.testing.assert_close(before[0] - net.backbone[0].weight, torch.full_like(before[0], 0.1))
     torch.testing.assert_close(before[1] - net.head.weight, torch.full_like(before[1], 1.0))
+
+
+def test_queries_and_keys_may_learn_at_a_rate_of_their_own():
+    import ordnet
+
+    net = ordnet.build("ordnet", classes=2, backbone="tiny")
+    settings = TrainingConfig(rate=0.001, head_rate=4.0, qk_rate=0.1)
+    groups = {group["name"]: group for group in parameter_groups(net, settings)}
+    assert groups["queries and keys"]["lr"] == pytest.approx(0.0004)
+    named = dict(net.named_parameters())
+    apart = {name for name, p in named.items() if any(p is q for q in groups["queries and keys"]["params"])}
+    assert apart == {name for name in named if ".query." in name or ".key." in name} != set()
+    assert sum(len(group["params"]) for group in groups.values()) == len(named)
+    assert [group["name"] for group in parameter_groups(net, TrainingConfig())] == ["backbone", "head"]

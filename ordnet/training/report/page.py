@@ -68,6 +68,9 @@ class RunReport:
     """Drawings and their captions."""
     vitals: Sequence[str] = ()
     """Sentences."""
+    worth: Rows = ()
+    """What each part of the block is worth: words, mIoU without it, the difference."""
+    worth_note: str = ""
     data: Rows = ()
     shares: Shares | None = None
     changed: Rows = ()
@@ -99,7 +102,7 @@ def _sections(run: RunReport) -> Iterator[Section]:
     if run.attention:
         yield page.section("Attention", *(page.figure(image, caption, wide=True) for image, caption in run.attention))
     if run.vitals:
-        yield page.section("Is the block alive?", *map(page.paragraph, run.vitals))
+        yield page.section("Is the block alive?", *map(page.paragraph, run.vitals), _worth(run))
     if run.data:
         yield page.section("Data", page.table(run.data), _shares(run))
     yield page.section("Settings", _changed(run.changed), page.folded("All settings, as YAML", run.settings))
@@ -201,6 +204,13 @@ def _example(run: RunReport, example: Example, kind: str) -> str:
         f"<article><h3>{kind}: {page.text(example.name)}</h3>{page.paragraph(example.about)}"
         f'<div class="quad">{shown}</div>{key}</article>'
     )
+
+
+def _worth(run: RunReport) -> str:
+    if not run.worth:
+        return ""
+    shown = page.table(run.worth, ("", "mIoU", "difference"))
+    return f"<h3>What each branch is worth</h3>{page.paragraph(run.worth_note)}{shown}"
 
 
 def _shares(run: RunReport) -> str:

@@ -1,0 +1,214 @@
+"""Whose files are whose in a run's folder, and what a run makes of changed data and damaged files."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from ordnet.config import Settings, override, parse
+from ordnet.data.catalogue import open_dataset
+from ordnet.errors import OrdnetError
+from ordnet.training import state as states
+from ordnet.training.fingerprint import check_fingerprint, fingerprint
+from ordnet.training.loop import train_with
+from ordnet.training.prepare import _workers
+from ordnet.training.run_folder import OWN, RunFolder
+from tests.small_data import small_settings, write_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "own")
+
+
+@pytest.fixture(scope="module")
+def halfway(folder, tmp_path_factory):
+    """A run whose state says that one of two epochs is done."""
+    out = tmp_path_factory.mktemp("runs") / "halfway"
+    train_with(small_settings(folder, "training.epochs=1"), out)
+    state = states.load(out / "state", print)
+    state["progress"]["finished"] = False
+    state["settings"]["training"]["epochs"] = 2
+    states.save(out / "state", state)
+    return out
+
+
+def copy(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def again(folder):
+    return small_settings(folder, "training.epochs=2")
+
+
+# ---- whose files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if name != "tensorboard"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_foreign_file_in_the_way_is_an_error(folder, tmp_path, name, force):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(OrdnetError, match="is in the way: no run wrote it"):
+        train_with(small_settings(folder), tmp_path / "out", force=force)
+    assert path.read_text() == "mine"
+
+
+def test_files_beside_the_run_s_stay(halfway, folder, tmp_path):
+    out = copy(halfway, tmp_path)
+    mine = [".notes.tmp.txt", "state/notes.txt", ".best.backup.tmp.safetensors", "tensorboard/notes", "data.csv"]
+    for name in mine:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    left_over = [out / ".last.1234abcd.tmp.safetensors", out / "state" / ".state.1234abcd.tmp.pt"]
+    for path in left_over:
+        path.write_bytes(b"half a file")
+    with pytest.raises(OrdnetError, match="unfinished run"):
+        train_with(again(folder), out)
+    assert all(path.exists() for path in left_over)  # a refused run touches nothing
+    train_with(small_settings(folder, "training.epochs=1", "training.rate=0.01"), out, force=True)
+    assert not any(path.exists() for path in left_over)
+    for name in mine:
+        assert (out / name).read_text() == "mine", name
+    assert len(RunFolder(out).epochs()) == 1
+
+
+def test_a_run_from_before_the_list_was_kept(halfway, folder, tmp_path):
+    out = copy(halfway, tmp_path)
+    (out / ".ordnet-files").unlink()
+    train_with(again(folder), out, resume=True)
+    assert [record["epoch"] for record in RunFolder(out).epochs()] == [1, 2]
+    assert (out / ".ordnet-files").exists()
+
+
+# ---- damaged files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("torn", [b'{"event": "epo', b'"just a word"\n', b"[" * 100_000, b"\xff\xfe\n"])
+def test_a_torn_log(halfway, folder, tmp_path, torn):
+    out = copy(halfway, tmp_path)
+    with (out / "log.jsonl").open("ab") as file:
+        file.write(torn)
+    assert len(RunFolder(out).epochs()) == 1
+    state = states.load(out / "state", print)
+    states.save(out / "state", {**state, "log_size": (out / "log.jsonl").stat().st_size})
+    train_with(again(folder), out, resume=True)
+    assert [record["epoch"] for record in RunFolder(out).epochs()] == [1, 2]
+
+
+def test_class_names_with_line_separators(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append({"event": "epoch", "per_class_iou": {"sky\u2028blue\x85": 0.5}})
+    assert len(folder.epochs()) == 1
+
+
+def test_every_flipped_bit_of_a_state_is_found_or_does_not_matter(halfway, tmp_path):
+    sound = states.load(halfway / "state", print)
+    content = (halfway / "state" / "state.pt").read_bytes()
+    found = 0
+    for place in range(40, len(content), len(content) // 60):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        (tmp_path / "state.pt").write_bytes(damaged)
+        try:
+            state = states.load(tmp_path, lambda text: None)
+        except OrdnetError:
+            found += 1
+            continue
+        assert all(torch.equal(state["net"][key], value) for key, value in sound["net"].items()), place
+        assert state["progress"] == sound["progress"]
+    assert found > 50
+
+
+def test_a_flipped_bit_falls_back(halfway, folder, tmp_path, capsys):
+    out = copy(halfway, tmp_path)
+    shutil.copy(out / "state" / "state.pt", out / "state" / "previous.pt")
+    content = bytearray((out / "state" / "state.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (out / "state" / "state.pt").write_bytes(content)
+    train_with(again(folder), out, resume=True)
+    assert "is damaged" in capsys.readouterr().err
+
+
+# ---- changed data -------------------------------------------------------------------------------------------------
+
+
+def fewer(folder):
+    ids = (folder / "train.txt").read_text().split()
+    (folder / "train.txt").write_text("\n".join(ids[:-1]))
+    return "training part: had 12 pictures, has 11"
+
+
+def reordered(folder):
+    ids = (folder / "train.txt").read_text().split()
+    (folder / "train.txt").write_text("\n".join(ids[::-1]))
+    return "training part: its pictures come in another order"
+
+
+def renamed(folder):
+    (folder / "classes.txt").write_text("sky\nfloor\nthing\n")
+    return "classes: were sky, ground, thing; are sky, floor, thing"
+
+
+def repainted(folder):
+    from PIL import Image
+
+    Image.new("L", (40, 32)).save(folder / "labels" / "013.png")
+    return "evaluated part: files of its pictures or labels have other sizes"
+
+
+@pytest.mark.parametrize("change", [fewer, reordered, renamed, repainted])
+def test_changed_data_is_refused(halfway, folder, tmp_path, change, capsys):
+    own = tmp_path / "data"
+    shutil.copytree(folder, own)
+    out = copy(halfway, tmp_path)
+    state = states.load(out / "state", print)
+    state["settings"]["data"]["name"] = f"folder:{own}"
+    states.save(out / "state", state)
+    expected = change(own)
+    with pytest.raises(OrdnetError, match="started with other data") as refused:
+        train_with(again(own), out, resume=True)
+    assert expected in str(refused.value) and "--force-data" in str(refused.value)
+    train_with(again(own), out, resume=True, force_data=True)
+    assert expected in " ".join(capsys.readouterr().err.split())
+
+
+def test_another_number_of_processes(folder):
+    data = open_dataset(f"folder:{folder}", "train")
+    one, two = fingerprint(data, data, 1), fingerprint(data, data, 2)
+    assert json.loads(json.dumps(one)) == one
+    with pytest.raises(OrdnetError, match="processes: were 1, are 2"):
+        check_fingerprint(one, two, force=False)
+    assert check_fingerprint(one, two, force=True) == ["processes: were 1, are 2"]
+    assert check_fingerprint(None, two, force=False) == []  # a state from before
+
+
+# ---- settings that would take a machine down ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "word", ["data.scale=[.inf, .inf]", "training.rate=.nan", "training.rate=.inf", "training.class_weights=[1, .inf]",
+             "data.scale=[0, 1]", "data.scale=[2, 1]", "data.scale=[1, 1e9]", "training.save_minutes=.inf"],
+)  # fmt: skip
+def test_settings_are_finite(word):
+    with pytest.raises(OrdnetError, match=word.partition("=")[0]):
+        override(Settings(), [word])
+    assert parse(Settings().model_dump(mode="json"), "x") == Settings()
+
+
+def test_workers_are_bounded_by_the_cores(monkeypatch):
+    said = []
+
+    class Display:
+        say = staticmethod(said.append)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert _workers(2, Display) == 2 and not said
+    assert _workers(5000, Display) == 8
+    assert said == ["data.workers is 5,000, more than this computer with its 2 cores can use: it gets 8"]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert _workers(5000, Display) == 2
