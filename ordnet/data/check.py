@@ -32,6 +32,8 @@ _CHUNK = 16
 _SAMPLE = 32
 _SECONDS = 2.0
 """How long a quick check may read pairs: huge pictures must not hold up a training."""
+_SIZED = 100
+"""Pictures whose sizes are looked at, evenly spread over the split."""
 _LARGEST_WEIGHT = 10
 """Times the smallest class weight."""
 _DISJOINT = ("train", "val", "test")
@@ -321,10 +323,6 @@ def _spread(sides: np.ndarray) -> dict[str, float] | None:
     if sides.size == 0:
         return None
     return {"min": int(sides.min()), "median": float(np.median(sides)), "max": int(sides.max())}
-
-
-_SIZED = 100
-"""Pictures whose sizes are looked at, evenly spread over the split."""
 
 
 def usual_long_side(dataset: Dataset) -> int:
