@@ -52,7 +52,7 @@ def predict(
     Pictures that cannot be read are named at the end, with exit code 1. With torchrun the processes share the pictures.
     """
     from ordnet.inference.prediction import Prediction
-    from ordnet.inference.scale import parse_long_side
+    from ordnet.model.pixels import parse_long_side
     from ordnet.progress import progress
 
     job = Prediction(
