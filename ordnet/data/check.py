@@ -4,7 +4,6 @@
 picture sizes and the class weights that balance a loss.
 """
 
-import hashlib
 import os
 import random
 import time
@@ -20,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from ordnet.data.dataset import Dataset, size_advice
 from ordnet.data.label_counts import label_counts
 from ordnet.data.labels import IGNORE, OutsideClasses
 from ordnet.data.pictures import opened
+from ordnet.data.reading import file_digest
 from ordnet.data.remarks import remarks
 from ordnet.errors import OrdnetError
 
@@ -147,7 +146,7 @@ def look(dataset: Dataset, index: int, pictures: bool = True) -> Scan:
         except OrdnetError as error:
             found.problems.append(Problem("unreadable images", str(error)))
         if (path := _path(image_file)) is not None:
-            found.digests[dataset.ids[index]] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+            found.digests[dataset.ids[index]] = file_digest(path)
     if not label_file:  # a test split whose labels are kept secret
         return found
     try:
@@ -220,9 +219,9 @@ def _label_problem(error: OrdnetError, label_file: str) -> str:
 
 def _in_colour(name: str) -> bool:
     try:
-        with Image.open(name) as picture:
+        with opened(name) as picture:
             return picture.mode in ("RGB", "RGBA")
-    except (OSError, ValueError, SyntaxError):
+    except OrdnetError:
         return False
 
 
