@@ -65,8 +65,8 @@ def predict(
     Pictures that cannot be read are named at the end, with exit code 1. With torchrun the processes share the pictures.
     """
     from ordnet.inference.prediction import Prediction, VideoPrediction
-    from ordnet.inference.scale import parse_long_side
     from ordnet.inference.video import is_video
+    from ordnet.model.pixels import parse_long_side
     from ordnet.progress import progress
 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

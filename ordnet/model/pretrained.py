@@ -65,6 +65,13 @@ def source_of(backbone: str) -> Source:
     return Source(repository)
 
 
+def chosen(setting: str | None, backbone: str) -> tuple[WeightFile | None, str]:
+    """What `model.weights` names, and of ImageNet weights a line that says where they came from."""
+    if setting == "imagenet":
+        return read(backbone)
+    return (weights.read(setting) if setting and setting != "none" else None), ""
+
+
 def read(backbone: str) -> tuple[WeightFile, str]:
     """The weights of a backbone, and a line that says where they came from."""
     source = source_of(backbone)
