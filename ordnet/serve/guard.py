@@ -116,9 +116,14 @@ class Guard:
 
 
 def _from_elsewhere(headers: dict[bytes, bytes], host: str) -> bool:
-    """Whether a browser says that the request comes from a page of another origin."""
-    if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
-        return True
+    """Whether a browser says that the request comes from a page of another origin.
+
+    Sec-Fetch-Site says so itself, and no page can change it. Where it is not sent (old browsers, plain HTTP between
+    machines) the Origin must be the name that was asked for; behind a proxy that changes the name it cannot be.
+    """
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site not in (b"same-origin", b"none")
     origin = headers.get(b"origin")
     return origin is not None and origin.decode("latin-1").partition("://")[2].lower() != host.lower()
 
