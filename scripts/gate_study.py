@@ -1,8 +1,8 @@
 """What keeps the block's gate open, behind a backbone that stays as it is.
 
     python -m scripts.gate_study --data folder:stanford_background --backbone mobilenet_v2 --neck 128 --out runs/gate
-    python -m scripts.gate_study --data folder:stanford_background --backbone resnet50 --neck 128 --epochs 1 \
-        --settings none paper recommended --out runs/gate-resnet50
+    python -m scripts.gate_study --data folder:stanford_background --backbone resnet50 --neck 128 --crop 128 \
+        --epochs 1 --settings none paper recommended --steps 60 --out runs/gate-resnet50
 
 The features of crops are computed once. Then neck, block and head are trained on them, for every setting and seed. The
 table has the gate's mean ± spread over positions (the vitals of training, on crops of val), the gradient that reaches
@@ -89,9 +89,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--weights", default="imagenet", help="as model.weights: imagenet, a file, none")
     parser.add_argument("--stride", type=int, default=16, help="output stride; 0 for the backbone's own")
     parser.add_argument("--neck", type=int, default=0, help="channels of the neck; 0 for none")
+    parser.add_argument("--variant", default="basic-sa-rlr", help="the long range alone, or ordnet for both branches")
     parser.add_argument("--crop", type=int, default=192, help="side of the crops in pixels")
     parser.add_argument("--epochs", type=int, default=2, help="crops per training picture")
-    parser.add_argument("--steps", type=int, default=120, help="training steps of a cell")
+    parser.add_argument("--steps", type=int, default=80, help="training steps of a cell")
     parser.add_argument("--early", type=int, default=20, help="steps after which the gate is first looked at")
     parser.add_argument("--batch", type=int, default=8, help="crops per step")
     parser.add_argument("--rate", type=float, default=0.004, help="AdamW's rate at batch 16, scaled by batch/16")
@@ -186,7 +187,7 @@ def start(study: Namespace, way: Way, seed: int, classes: int) -> Network:
     torch.manual_seed(seed)
     net = plain = network(study, "dilated-fcn", classes)
     if way.block is not None:
-        net = network(study, "ordnet", classes, **WIDTHS, **way.block)
+        net = network(study, study.variant, classes, **WIDTHS, **way.block)
         net.neck.load_state_dict(plain.neck.state_dict())
         net.head.load_state_dict(plain.head.state_dict())
     net.backbone.requires_grad_(False)  # its features are there already

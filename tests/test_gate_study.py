@@ -82,7 +82,7 @@ def test_another_study_is_not_mixed_in(study):
 
 
 def test_all_settings_of_a_seed_start_alike():
-    study = Namespace(backbone="tiny", stride=0, neck=8)
+    study = Namespace(backbone="tiny", stride=0, neck=8, variant="ordnet")
     nets = {name: start(study, way, 3, 5) for name, way in WAYS.items()}
     for part in ("neck", "head"):
         first, *others = (getattr(net, part).state_dict() for net in nets.values())
