@@ -157,15 +157,67 @@ def serve(
     size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "480x480",
     clients: Annotated[int, typer.Option(min=1, help="Clients that parse at once.")] = 4,
     seconds: Annotated[float, typer.Option(min=1, help="How long they do.")] = 10,
+    soak: Annotated[
+        float | None,
+        typer.Option(metavar="MINUTES", help="Instead: honest, huge, hostile, slow and idle clients for so long."),
+    ] = None,
     json: Json = None,
 ) -> None:
     """The server's answers: parse, attention and health, alone and under load."""
     from ordnet.bench.measure import show
     from ordnet.bench.serve import compare_requests
 
+    if soak is not None:
+        from ordnet.bench.soak import soak as soaked
+
+        rows, found = soaked(model, soak)
+        show(f"ordnet serve {model}, soaked for {soak:g} min", rows, json)
+        print("\n".join(found))
+        return
     height, width = _picture_size(size)
     rows = compare_requests(model, height, width, clients, seconds)
     show(f"ordnet serve {model}, pictures of {height}x{width}", rows, json)
+
+
+@app.command()
+def accuracy(
+    data: Annotated[str, typer.Option(help="The data set, as NAME or NAME:PATH.")],
+    seconds: Annotated[float, typer.Option(min=0.1, help="CPU seconds that each network trains for.")] = 600,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each network.")] = 3,
+    split: Annotated[str, typer.Option(help="Where the figures come from.")] = "val",
+    contestants: Annotated[
+        str | None, typer.Option(help="Names with commas between them; all that can be had without it.")
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="What all of them share.")] = "folder-default",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value for all of them.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of cells and picture; runs/accuracy-DATA-SPLIT without it.")
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Time to accuracy: our networks beside segmentation_models_pytorch's, at equal CPU time; killed, it continues."""
+    import json as json_module
+
+    from ordnet.bench import accuracy as bench
+    from ordnet.bench.measure import show
+    from ordnet.data.catalogue import short_name
+    from ordnet.files import write_text
+
+    names, left_out = bench.contestants(contestants)
+    out = out or Path("runs") / f"accuracy-{short_name(data)}-{split}"
+    cells = bench.plan(data, names, seconds, seeds, split, recipe, set_ or [])
+    found = bench.compare(cells, out)
+    rows = bench.rows(cells, found)
+    show(bench.title(cells), rows, None)
+    for remark in [left_out, *bench.remarks(cells, rows)]:
+        if remark:
+            print(remark)
+    bench.draw(out / "accuracy.png", cells, found)
+    print(f"→ {out / 'accuracy.png'}")
+    if json:
+        seeds_of = {row.name: [cell for cell in found if cell["contestant"] == row.name] for row in rows}
+        plain = [{**row.plain(), "seeds": seeds_of[row.name]} for row in rows]
+        write_text(json, json_module.dumps(plain, indent=1) + "\n")
 
 
 def _picture_size(text: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ordnet.model.network import Network
 
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Slot = tuple[nn.Module, str]
 """A module and the name of one of its children."""
 
@@ -20,14 +22,19 @@ def for_inference(net: Network, device: torch.device | None = None) -> Network:
 
     Same scores up to rounding. A folded network has other weights than its settings say: keep the original for saving.
     """
+    ready = folded(net, device)
+    ready.block.prepare()
+    return ready
+
+
+def folded(net: AnyModule, device: torch.device | None = None) -> AnyModule:
+    """The same of any module whose parts name their layers in the order in which they run."""
     ready = copy.deepcopy(net).eval().requires_grad_(False).to(device)
     parts = [part for part in ready.children() if not getattr(part, "keeps_norms", False)]
     for conv, norm in [pair for part in parts for pair in _pairs(part)]:
         setattr(*conv, fuse_conv_bn_eval(getattr(*conv), getattr(*norm)))
         setattr(*norm, nn.Identity())
-    ready = ready.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    ready.block.prepare()
-    return ready
+    return ready.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _pairs(part: nn.Module) -> Iterator[tuple[Slot, Slot]]:

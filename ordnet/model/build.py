@@ -75,12 +75,9 @@ def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] =
     if classes < 1:
         raise OrdnetError(f"a network needs at least one class, got {classes}")
     # read first: the file knows where its network takes its strides
-    file = None
-    if config.weights == "imagenet":
-        file, origin = pretrained.read(config.backbone)
+    file, origin = pretrained.chosen(config.weights, config.backbone)
+    if origin:
         say(origin)
-    elif config.weights and config.weights != "none":
-        file = weight_files.read(config.weights)
     stride_on = config.stride_on
     if stride_on == "auto":
         stride_on = file.stride_on if file else "conv2"  # type: ignore[assignment]

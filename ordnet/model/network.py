@@ -75,15 +75,7 @@ class Network(nn.Module):
 
     def labels_at_scores(self, labels: Tensor) -> Tensor:
         """Class ids (B, H, W) → those at the places of the small scores (B, h, w), by the rule of upsampling."""
-        for side, length in enumerate(labels.shape[1:], start=1):
-            count = -(-length // self.stride)
-            place = torch.arange(count, device=labels.device)
-            if self.align_corners:
-                place = (place * (length - 1) + max(count - 1, 1) // 2) // max(count - 1, 1)
-            else:
-                place = ((2 * place + 1) * length // (2 * count)).clamp(max=length - 1)
-            labels = labels.index_select(side, place)
-        return labels
+        return labels_at(labels, self.stride, self.align_corners)
 
     def upsampled(self, scores: Tensor, size: Sequence[int]) -> Tensor:
         return F.interpolate(scores, size=tuple(size), mode="bilinear", align_corners=self.align_corners)
@@ -97,3 +89,16 @@ class Network(nn.Module):
     def least_side(self) -> int:
         """The shortest side in pixels that gives every patch of the block a position."""
         return (self.block.patches - 1) * self.backbone.output_stride + 1
+
+
+def labels_at(labels: Tensor, stride: int, align_corners: bool) -> Tensor:
+    """Class ids (B, H, W) → those at the places of scores `stride` times smaller, which are upsampled by this rule."""
+    for side, length in enumerate(labels.shape[1:], start=1):
+        count = -(-length // stride)
+        place = torch.arange(count, device=labels.device)
+        if align_corners:
+            place = (place * (length - 1) + max(count - 1, 1) // 2) // max(count - 1, 1)
+        else:
+            place = ((2 * place + 1) * length // (2 * count)).clamp(max=length - 1)
+        labels = labels.index_select(side, place)
+    return labels

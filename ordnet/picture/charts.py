@@ -212,3 +212,24 @@ def ablation_chart(
             axis.set_title(measure, fontsize=11)
             axis.set_yticks(range(len(names)), names)
             axis.grid(axis="y", linestyle=":", alpha=0.5)
+
+
+def accuracy_over_time(path: Path, title: str, lines: Mapping[str, Sequence[Sequence[tuple[float, float]]]]) -> None:
+    """mIoU over CPU seconds; each name has a colour, and a line per seed."""
+    import matplotlib
+
+    colours = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
+    with chart(path, 7.6, 4.6) as figure:
+        axis = figure.subplots()
+        axis.set_title(title, fontsize=10)
+        for place, (name, seeds) in enumerate(lines.items()):
+            for number, points in enumerate(seeds):
+                axis.plot(
+                    *zip(*points, strict=True), marker=".", linewidth=1.4, color=colours[place % len(colours)],
+                    label=None if number else name,
+                )  # fmt: skip
+        axis.set_xlabel("seconds of CPU time")
+        axis.set_ylabel("mIoU")
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.25)
+        axis.legend(fontsize=9)

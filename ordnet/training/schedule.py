@@ -11,7 +11,7 @@ _RATED_BATCH = 16
 """The batch size for which the base rate is meant."""
 
 
-def poly(step: int, total: int, power: float) -> float:
+def poly(step: float, total: float, power: float) -> float:
     """The factor on the rate at `step` of `total`: from 1 at step 0 down to 0 at the end, and 0 after it."""
     return max(0.0, 1 - step / total) ** power
 
@@ -50,7 +50,7 @@ def make_optimizer(net: nn.Module, settings: TrainingConfig) -> optim.Optimizer:
     return optim.SGD(groups, momentum=settings.momentum)
 
 
-def set_rate(optimizer: optim.Optimizer, step: int, total: int, settings: TrainingConfig) -> None:
-    """Give every group its rate at `step` (from 0) of `total`, whatever its rate was before."""
+def set_rate(optimizer: optim.Optimizer, step: float, total: float, settings: TrainingConfig) -> None:
+    """Give every group its rate at `step` (from 0) of `total`, whatever its rate was before; seconds do as well."""
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * poly(step, total, settings.power)

@@ -1,0 +1,176 @@
+"""One cell of `ordnet bench accuracy`: a contestant trained for so many seconds of CPU time, and tested.
+
+A cell is a process of its own with one thread. Its seconds are the process's CPU time, loading included, testing not,
+so that a busy machine takes longer but counts the same; the learning rate falls with them as it does with steps.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from ordnet.bench import smp
+from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings, parse
+from ordnet.data.catalogue import open_dataset
+from ordnet.data.check import class_weights
+from ordnet.data.dataset import Dataset, Spread
+from ordnet.data.loader import Batch, Batches, examples
+from ordnet.errors import OrdnetError
+from ordnet.evaluation.confusion import Confusion
+from ordnet.evaluation.evaluate import Evaluation
+from ordnet.files import write_text
+from ordnet.inference import protocols
+from ordnet.inference.prepare import folded, for_inference
+from ordnet.model import pretrained
+from ordnet.model.build import build_from
+from ordnet.model.network import Network
+from ordnet.model.pixels import normalise
+from ordnet.training.memory import keep_memory
+from ordnet.training.schedule import make_optimizer, set_rate
+from ordnet.training.start import Averaged, freeze_norms
+from ordnet.training.step import Trainee, take_step
+
+OURS: dict[str, dict[str, Any]] = {
+    "ordnet-fine": {"variant": "ordnet", "decoder": "fine"},
+    "dilated-fcn-fine": {"variant": "dilated-fcn", "decoder": "fine"},
+    "ordnet-plain": {"variant": "ordnet", "decoder": "plain", "output_stride": 16},
+    "dilated-fcn-plain": {"variant": "dilated-fcn", "decoder": "plain", "output_stride": 16},
+}
+"""Our contestants, and what each changes in the recipe's model."""
+LOOKS = (0.1, 0.25, 0.5, 0.75)
+"""Parts of the time after which a look at the accuracy is taken; the last look is at the end."""
+LOOKED_AT = 48
+"""So many pictures of the split, evenly spread, make a look; the final figures are of all."""
+_NICENESS = 10
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One contestant with one seed."""
+
+    contestant: str
+    seed: int
+    seconds: float
+    split: str
+    settings: Settings
+
+    def plain(self) -> dict[str, Any]:
+        values = {"contestant": self.contestant, "seed": self.seed, "seconds": self.seconds, "split": self.split}
+        return {**values, "settings": self.settings.model_dump(mode="json")}
+
+
+def make_network(contestant: str, settings: Settings, classes: int, seed: int) -> nn.Module:
+    """A contestant's network at its start, its backbone filled with the recipe's weights."""
+    torch.manual_seed(seed)
+    if contestant in smp.NETWORKS:
+        if settings.model.backbone != smp.ENCODER:
+            raise OrdnetError(
+                f"smp's networks are compared with the {smp.ENCODER} backbone only, not {settings.model.backbone}: "
+                f"leave them out with --contestants"
+            )
+        file, _ = pretrained.chosen(settings.model.weights, settings.model.backbone)
+        return smp.SmpNetwork(contestant, classes, file)
+    changes = dict(OURS[contestant])
+    if changes["variant"] in WITHOUT_BLOCK:
+        changes |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
+    return build_from(settings.model.model_copy(update=changes), classes)
+
+
+def ready_to_parse(net: nn.Module) -> nn.Module:
+    """Batch norms folded into convolutions, channels last: for everybody alike."""
+    return for_inference(net) if isinstance(net, Network) else folded(net)
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Train, look now and then, test; returns the cell's figures."""
+    torch.set_num_threads(1)
+    keep_memory()
+    data, training = cell.settings.data, cell.settings.training.model_copy(update={"seed": cell.seed})
+    train_set, test_set = open_dataset(data.name, data.split), open_dataset(data.name, cell.split)
+    few = Spread(test_set, LOOKED_AT)
+    batches = Batches(
+        train_set, data.model_copy(update={"workers": 0}),
+        crop=training.crop, batch_size=training.batch_size, seed=cell.seed,
+    )  # fmt: skip
+    if training.class_weights == "auto":
+        training = training.model_copy(update={"class_weights": class_weights(train_set)})
+    net: Any = make_network(cell.contestant, cell.settings, len(train_set.classes), cell.seed)
+    if training.channels_last:
+        net = net.to(memory_format=torch.channels_last)
+    averaged = Averaged(net, training.ema) if training.ema else None
+    optimizer, model, accelerator = make_optimizer(net, training), Trainee(net), Accelerator(cpu=True)
+
+    spent, step, looks = 0.0, 0, [part * cell.seconds for part in LOOKS]
+    curve: list[dict[str, Any]] = []
+    stream = endless(batches)
+    net.train()
+    while spent < cell.seconds:
+        begun = time.process_time()
+        if training.freeze_norm:
+            freeze_norms(net)
+        set_rate(optimizer, spent, cell.seconds, training)
+        parts = take_step(accelerator, model, optimizer, next(stream), training, step)
+        if averaged:
+            averaged.update(net)
+        step += 1
+        spent += time.process_time() - begun
+        if looks and spent >= looks[0]:
+            looks = [at for at in looks if at > spent]
+            curve.append(_point(averaged.net if averaged else net, few, spent, step, parts["loss"]))
+    kept = averaged.net if averaged else net
+    curve.append(_point(kept, few, spent, step, parts["loss"]))
+    scored, cpu = test(kept, test_set)
+    return {
+        **cell.plain(), **scored.figures(), "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids),
+        "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()),
+    }  # fmt: skip
+
+
+def endless(batches: Batches) -> Iterator[Batch]:
+    """Epoch after epoch."""
+    epoch = 0
+    while True:
+        yield from batches.epoch(epoch)
+        epoch += 1
+
+
+def test(net: nn.Module, dataset: Dataset) -> tuple[Evaluation, float]:
+    """Every picture of the split by the protocol `whole`; the median CPU seconds of one picture beside it."""
+    ready, confusion, seconds = ready_to_parse(net), Confusion(len(dataset.classes)), []
+    with torch.inference_mode():
+        for example in examples(dataset):
+            begun = time.process_time()
+            labels = protocols.labels(ready, normalise(example.image))
+            seconds.append(time.process_time() - begun)
+            confusion.add(example.label[0], labels)
+    scored = Evaluation(confusion, dataset.classes, dataset.name, dataset.split, "whole", len(seconds))
+    return scored, sorted(seconds)[len(seconds) // 2]
+
+
+def _point(net: nn.Module, few: Dataset, spent: float, step: int, loss: float) -> dict[str, Any]:
+    scored, _ = test(net, few)
+    miou, accuracy = scored.miou, scored.pixel_accuracy
+    return {"seconds": spent, "steps": step, "loss": loss, "miou": miou, "pixel_accuracy": accuracy}
+
+
+def main(asked: dict[str, Any], out: Path) -> None:
+    """The whole life of a cell's process."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+    cell = Cell(**{**asked, "settings": parse(asked["settings"], "the cell")})
+    write_text(out, json.dumps(run_cell(cell), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main(json.loads(sys.argv[1]), Path(sys.argv[2]))
+    except OrdnetError as error:
+        print(f"ordnet: {error}", file=sys.stderr)
+        sys.exit(1)

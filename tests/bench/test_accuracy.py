@@ -1,0 +1,236 @@
+"""Time to accuracy: cells that are neither lost nor repeated, the same start for everybody. Scores are never judged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from ordnet.bench import accuracy, smp
+from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, make_network, ready_to_parse, run_cell
+from ordnet.config import override
+from ordnet.data.scenes import Scenes
+from ordnet.errors import OrdnetError
+from ordnet.model import weights
+from ordnet.model.build import make_backbone
+from ordnet.recipes import settings_of
+
+SMALL = ["model.weights=none", "training.crop=64", "training.batch_size=2"]
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """A folder of a few generated scenes."""
+    path = tmp_path_factory.mktemp("scenes")
+    (path / "images").mkdir()
+    (path / "labels").mkdir()
+    for split, count in {"train": 4, "val": 2}.items():
+        source = Scenes(split)
+        for index in range(count):
+            source.image(index).save(path / "images" / f"{split}{index}.png")
+            Image.fromarray(source.label(index)).save(path / "labels" / f"{split}{index}.png")
+        (path / f"{split}.txt").write_text("".join(f"{split}{index}\n" for index in range(count)))
+    (path / "classes.txt").write_text("\n".join(Scenes().classes.names) + "\n")
+    return path
+
+
+@pytest.fixture
+def needs_smp():
+    try:
+        smp.import_smp()
+    except OrdnetError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def weight_file(tmp_path):
+    """A whole MobileNetV2 of random weights under torchvision's names, the layer that only smp takes included."""
+    torch.manual_seed(3)
+    tensors = dict(make_backbone("mobilenet_v2", 32).state_dict())
+    tensors["features.18.0.weight"] = torch.randn(1280, 320, 1, 1)
+    tensors |= {f"features.18.1.{name}": torch.rand(1280) for name in ("weight", "bias", "running_mean", "running_var")}
+    path = tmp_path / "mobilenet.pth"
+    torch.save(tensors, path)
+    return weights.read(path)
+
+
+def cells_of(scenes, names, seeds=1, seconds=0.2, changes=()):
+    return accuracy.plan(f"folder:{scenes}", names, seconds, seeds, "val", "folder-default", [*SMALL, *changes])
+
+
+def check_figures(figures, cell):
+    assert {key: figures[key] for key in ("contestant", "seed", "seconds", "split")} == {
+        key: value for key, value in cell.plain().items() if key != "settings"
+    }
+    assert figures["spent"] >= cell.seconds
+    assert figures["steps"] >= 1
+    assert (figures["protocol"], figures["images"], figures["looked_at"]) == ("whole", 2, min(2, LOOKED_AT))
+    times = [point["seconds"] for point in figures["curve"]]
+    assert times == sorted(times) and times[-1] == figures["spent"]
+    # a split smaller than a look: the last look is the test
+    assert figures["curve"][-1]["miou"] == pytest.approx(figures["miou"])
+    assert 0 <= figures["pixel_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_cell_of_ours(name, scenes):
+    (cell,) = cells_of(scenes, [name])
+    figures = run_cell(cell)
+    check_figures(figures, cell)
+    net = make_network(name, cell.settings, 13, 0)
+    assert figures["parameters"] == sum(p.numel() for p in net.parameters())
+
+
+def test_all_that_a_recipe_says_is_done(scenes):
+    changes = ["training.ema=0.9", "training.class_weights=auto", "training.freeze_norm=true", "training.clip=1"]
+    (cell,) = cells_of(scenes, ["dilated-fcn-plain"], changes=changes)
+    check_figures(run_cell(cell), cell)
+
+
+@pytest.mark.parametrize("name", smp.NETWORKS)
+def test_a_cell_of_theirs(name, scenes, needs_smp):
+    (cell,) = cells_of(scenes, [name])
+    check_figures(run_cell(cell), cell)
+
+
+@pytest.mark.parametrize("name", smp.NETWORKS)
+def test_the_same_backbone_with_the_same_weights(name, needs_smp, weight_file):
+    ours = make_backbone("mobilenet_v2", 32)
+    weights.load(ours, weight_file)
+    theirs = smp.SmpNetwork(name, 5, weight_file).eval()
+    image = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        for own, other in zip(ours.eval()(image), theirs.backbone(image)[2:5], strict=False):
+            torch.testing.assert_close(own, other)
+        if theirs.backbone.output_stride == 32:  # DeepLabV3+ dilates its last stage
+            torch.testing.assert_close(ours(image)[-1], theirs.backbone.features[:18](image))
+
+
+@pytest.mark.parametrize("name", smp.NETWORKS)
+def test_scores_of_theirs(name, needs_smp):
+    """Any size of pictures, losses before the last upsampling, folded for testing: the library's own scores."""
+    torch.manual_seed(0)
+    net = smp.SmpNetwork(name, 5, None).eval()
+    image = torch.randn(2, 3, 64, 96)
+    with torch.no_grad():
+        for module in net.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.running_mean.normal_(0, 0.1)
+                module.running_var.uniform_(0.8, 1.2)
+        whole = net.net(image)
+        torch.testing.assert_close(net(image), whole)
+        small, _ = net.training_scores(image, small=True)
+        up = functional.interpolate(small, size=(64, 96), mode="bilinear", align_corners=True)
+        torch.testing.assert_close(up, whole, atol=1e-4, rtol=1e-4)
+        labels = net.labels_at_scores(torch.zeros(2, 64, 96, dtype=torch.uint8))
+        assert labels.shape == (2, *small.shape[2:])
+        odd = torch.randn(1, 3, 50, 70)
+        assert net(odd).shape == (1, 5, 50, 70)
+        assert (
+            net.training_scores(odd, small=True)[0].shape[2:]
+            == net.labels_at_scores(labels[:1].new_zeros(1, 50, 70)).shape[1:]
+        )
+        torch.testing.assert_close(ready_to_parse(net)(odd), net(odd), atol=1e-4, rtol=1e-4)
+
+
+def test_weights_that_lack_a_layer_are_no_fair_start(needs_smp, tmp_path):
+    torch.save(make_backbone("mobilenet_v2", 32).state_dict(), tmp_path / "short.pth")
+    with pytest.raises(OrdnetError, match=r"lacks \d+ of the encoder's \d+ tensors, such as features.18"):
+        smp.SmpNetwork("smp-fpn", 5, weights.read(tmp_path / "short.pth"))
+
+
+def test_theirs_are_never_needed(monkeypatch):
+    def missing():
+        raise OrdnetError("segmentation_models_pytorch is not installed; pip install 'ordnet[smp]'")
+
+    monkeypatch.setattr(smp, "import_smp", missing)
+    names, said = accuracy.contestants(None)
+    assert names == list(OURS)
+    assert "left out" in said and "ordnet[smp]" in said
+    assert accuracy.contestants("ordnet-fine, dilated-fcn-fine") == (["ordnet-fine", "dilated-fcn-fine"], "")
+    with pytest.raises(OrdnetError, match="not installed"):
+        accuracy.contestants("ordnet-fine,smp-fpn")
+
+
+def test_seeds_come_first(scenes):
+    cells = cells_of(scenes, ["ordnet-fine", "ordnet-plain"], seeds=2)
+    assert [(cell.seed, cell.contestant) for cell in cells] == [
+        (0, "ordnet-fine"), (0, "ordnet-plain"), (1, "ordnet-fine"), (1, "ordnet-plain"),
+    ]  # fmt: skip
+
+
+def test_the_command_continues_and_repeats_nothing(scenes, tmp_path):
+    out, rows = tmp_path / "out", tmp_path / "rows.json"
+    changes = [word for change in SMALL for word in ("--set", change)]
+    names = ["--contestants", "dilated-fcn-fine,ordnet-fine"]
+    words = ["--data", f"folder:{scenes}", "--seconds", "0.3", "--seeds", "1", *names, *changes]
+    command = [sys.executable, "-m", "ordnet", "bench", "accuracy", *words, "--out", str(out), "--json", str(rows)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    victim = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    first = out / "dilated-fcn-fine-seed-0.json"
+    while not first.exists():
+        assert victim.poll() is None
+        time.sleep(0.05)
+    victim.send_signal(signal.SIGTERM)
+    _, said = victim.communicate()
+    assert victim.returncode in (0, 143), said  # it may have been done already
+    before = first.stat().st_mtime_ns
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert first.stat().st_mtime_ns == before
+    found = json.loads(rows.read_text())
+    assert [row["name"] for row in found] == ["dilated-fcn-fine", "ordnet-fine"]
+    for row in found:
+        assert {"mIoU", "pixel_accuracy", "steps", "params_M", "seconds", "gflops"} <= set(row)
+        assert [seed["seed"] for seed in row["seeds"]] == [0]
+    assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "nothing was tuned" in done.stdout
+
+
+def test_cells_of_other_settings_are_refused(scenes, tmp_path):
+    (cell,) = cells_of(scenes, ["ordnet-fine"])
+    assert accuracy.finished(cell, tmp_path) is None
+    path = tmp_path / "ordnet-fine-seed-0.json"
+    path.write_text(json.dumps(cell.plain()))
+    assert accuracy.finished(cell, tmp_path) == json.loads(path.read_text())
+    (longer,) = cells_of(scenes, ["ordnet-fine"], seconds=5)
+    with pytest.raises(OrdnetError, match="run with other seconds; choose another --out"):
+        accuracy.finished(longer, tmp_path)
+    path.write_text("{half")
+    with pytest.raises(OrdnetError, match="no cell of this benchmark"):
+        accuracy.finished(cell, tmp_path)
+
+
+def test_mistakes_are_said_before_the_first_cell(scenes, tmp_path, needs_smp):
+    with pytest.raises(OrdnetError, match="no contestant 'unet'; there are ordnet-fine"):
+        accuracy.contestants("unet")
+    with pytest.raises(OrdnetError, match="nosuch"):
+        cell = cells_of(scenes, ["ordnet-fine"])[0]
+        accuracy.compare([Cell(cell.contestant, 0, 1, "nosuch", cell.settings)], tmp_path / "out")
+    resnet = override(settings_of("folder-default"), ["model.backbone=resnet18", "model.weights=none"])
+    with pytest.raises(OrdnetError, match="mobilenet_v2 backbone only"):
+        make_network("smp-fpn", resnet, 3, 0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failing_cell_ends_with_its_last_words(scenes, tmp_path):
+    cells = cells_of(scenes, ["dilated-fcn-plain"], changes=["training.rate=1e30"], seconds=30)
+    with pytest.raises(OrdnetError, match=r"dilated-fcn-plain, seed 0: the loss is not finite"):
+        accuracy.compare(cells, tmp_path)
+
+
+def test_remarks_say_when_nothing_is_decided(scenes):
+    cells = cells_of(scenes, ["ordnet-fine"])
+    made = [
+        accuracy.Measurement(name, extra={"mIoU": miou, "mIoU_spread": spread})
+        for name, miou, spread in (("ordnet-fine", 0.62, 0.01), ("smp-fpn", 0.60, 0.005), ("smp-unet", 0.5, 0.0))
+    ]
+    assert "+2.0 points" in accuracy.remarks(cells, made)[0] and "undecided" not in accuracy.remarks(cells, made)[0]
+    made[1].extra["mIoU_spread"] = 0.03
+    assert "undecided" in accuracy.remarks(cells, made)[0]
