@@ -109,8 +109,9 @@ class TrainingConfig(Section):
     lovasz: float = Field(default=1.0, ge=0)
     lovasz_per_image: bool = False
     auxiliary: float = Field(default=0.2, ge=0)
-    loss_at: Literal["picture", "scores"] = "picture"
-    """Where the losses are taken: at the picture's size, as in EncNet, or at the scores' own, which is less work."""
+    loss_at: Literal["picture", "scores", "sample"] = "picture"
+    """Where the losses are taken: at the picture's size, as in EncNet; at the scores' own places, which is less work;
+    or at as many pixels, others at each step, which is as little work and does not miss thin things."""
     class_weights: tuple[float, ...] | Literal["auto"] | None = None
     """Of the cross-entropy: one weight per class, or `auto`, which counts the training labels and makes rare classes
     weigh more. All weigh the same without it."""

@@ -1,8 +1,31 @@
 """The one error type for mistakes a user can mend: the command line prints its message and no trace-back."""
 
+import re
+
+# control characters other than line breaks, marks that turn the direction of writing, bytes that were no UTF-8
+_HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LONGEST = 20_000
+"""Characters of a message: more than any terminal shows, however much a file held."""
+
+
+def shown(text: str) -> str:
+    """Text from a file or a name as it may be printed: control characters escaped, what is no character too."""
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def is_printable(name: str) -> bool:
+    """Whether a name is one line of characters that may be printed and written to a text file."""
+    return "\n" not in name and not _HIDDEN.search(name)
+
 
 class OrdnetError(ValueError):
     """Says what came, what was expected, and what to do."""
 
     exit_code = 1
     """What the command line ends with."""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        if len(message) > _LONGEST:
+            message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
+        return shown(message)

@@ -13,7 +13,7 @@ def progress() -> Progress:
     """On standard error, gone when done, silent where there is no terminal."""
     console = Console(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

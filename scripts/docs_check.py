@@ -35,6 +35,8 @@ NOT_RUN = {
     r"hf:": "needs a download",
     r"models push (?!.*--dry-run)": "would upload",
     r"^ordnet submit": "needs a download",
+    r"clip\.mp4": "needs a video",
+    r"--soak": "takes as long as it says",
     r"(ade20k|ade20k-full|pascal-context|pascal-context-60):": "needs a download",
     r"(coco-stuff|voc|camvid|cityscapes|mapillary):": "needs a download",
     r"stanford|folder: ": "needs a download",

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,17 +30,18 @@ _TURNS = 20
 
 def compare_requests(model: str, height: int, width: int, clients: int, seconds: float) -> list[Measurement]:
     """Each kind of request alone, then parses by `clients` at once for `seconds` with health asked all the while."""
-    picture = _picture(height, width)
-    with progress() as bar, _server(model) as address:
+    picture = sample_jpeg(height, width)
+    with progress() as bar, serving(model) as server:
+        address = server.address
         task = bar.add_task("alone", total=None)
         key = json.loads(_parse(address, picture, 0))["picture"]
         rows = [
-            _row("health, alone", [_timed(partial(_get, address)) for _ in range(_TURNS)]),
-            _row("parse, alone", [_timed(partial(_parse, address, picture, number + 1)) for number in range(_TURNS)]),
+            row("health, alone", [timed(partial(health, address)) for _ in range(_TURNS)]),
+            row("parse, alone", [timed(partial(_parse, address, picture, number + 1)) for number in range(_TURNS)]),
         ]
         _parse(address, picture, 0)
-        clicks = [_timed(partial(_attention, address, key, step, step)) for step in range(_TURNS + 1)]
-        rows += [_row("attention, first click", clicks[:1]), _row("attention, next clicks", clicks[1:])]
+        clicks = [timed(partial(_attention, address, key, step, step)) for step in range(_TURNS + 1)]
+        rows += [row("attention, first click", clicks[:1]), row("attention, next clicks", clicks[1:])]
         bar.update(task, description=f"{clients} clients for {seconds:g} s")
         rows += _under_load(address, picture, clients, seconds)
     return rows
@@ -49,47 +51,56 @@ def _under_load(address: str, picture: bytes, clients: int, seconds: float) -> l
     """The load comes from a process of its own, so that what measures is not kept waiting by it."""
     command = [sys.executable, "-m", "ordnet.bench.serve", address, str(clients), str(seconds)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
-        health: list[float] = []
+        taken: list[float] = []
         assert load.stdin and load.stdout
         load.stdin.write(picture)
         load.stdin.close()
         while load.poll() is None:
-            health.append(_timed(partial(_get, address)))
+            taken.append(timed(partial(health, address)))
             time.sleep(0.02)
         answers: list[tuple[int, float]] = json.loads(load.stdout.read())
-    done = [taken for status, taken in answers if status == 200]
+    done = [seconds_taken for status, seconds_taken in answers if status == 200]
     refused = sum(status == 503 for status, _ in answers)
     if not done:
         raise OrdnetError(f"no picture was parsed within {seconds:g} s; give --seconds more, or a smaller --size")
     name = f"{clients} clients"
     return [
-        _row(f"health, {name}", health),
-        _row(f"parse, {name}", done, refused=refused, per_second=len(done) / seconds),
+        row(f"health, {name}", taken),
+        row(f"parse, {name}", done, refused=refused, per_second=len(done) / seconds),
     ]
 
 
-def _row(name: str, taken: list[float], **extra: Any) -> Measurement:
+def row(name: str, taken: list[float], **extra: Any) -> Measurement:
     ordered = sorted(taken)
     slow = ordered[int(0.95 * (len(ordered) - 1))]
     figures = {"requests": len(ordered), "p95_ms": 1000 * slow, "worst_ms": 1000 * ordered[-1], **extra}
     return Measurement(name, statistics.median(ordered), extra=figures)
 
 
-def _timed(call: Callable[[], object]) -> float:
+def timed(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
-def _picture(height: int, width: int) -> bytes:
+def sample_jpeg(height: int, width: int) -> bytes:
     file = io.BytesIO()
     open_rgb(sample_picture()).resize((width, height), Image.Resampling.LANCZOS).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    address: str
+    """Its host and port."""
+    process: "subprocess.Popen[str]"
+
+
 @contextmanager
-def _server(model: str) -> Iterator[str]:
-    """Start a server; its host and port."""
+def serving(model: str) -> Iterator[Server]:
+    """`ordnet serve` in a process of its own, until the block ends."""
     command = [sys.executable, "-m", "ordnet", "serve", model, "--port", "0"]
     environment = {name: value for name, value in os.environ.items() if name != "ORDNET_TOKEN"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
@@ -98,22 +109,22 @@ def _server(model: str) -> Iterator[str]:
             found = re.search(r"http://([\w.:]+)", server.stdout.readline())
             if not found:
                 raise OrdnetError("the server did not start; ordnet serve says why")
-            yield found[1]
+            yield Server(found[1], server)
         finally:
             server.terminate()
 
 
-def _get(address: str) -> bytes:
+def health(address: str) -> bytes:
     return _send(address, "GET", "/healthz", b"", {})[1]
 
 
 def _parse(address: str, picture: bytes, number: int) -> bytes:
     """Upload a picture that the server does not know yet: `number` follows the end of the JPEG, where it is ignored."""
-    return _checked(_form(address, "/v1/parse", {"image": picture + number.to_bytes(4, "big")}))
+    return _checked(form(address, "/v1/parse", {"image": picture + number.to_bytes(4, "big")}))
 
 
 def _attention(address: str, key: str, x: int, y: int) -> bytes:
-    return _checked(_form(address, "/v1/attention", {"picture": key.encode(), "x": b"%d" % x, "y": b"%d" % y}))
+    return _checked(form(address, "/v1/attention", {"picture": key.encode(), "x": b"%d" % x, "y": b"%d" % y}))
 
 
 def _checked(answer: tuple[int, bytes]) -> bytes:
@@ -122,7 +133,7 @@ def _checked(answer: tuple[int, bytes]) -> bytes:
     return answer[1]
 
 
-def _form(address: str, path: str, fields: dict[str, bytes]) -> tuple[int, bytes]:
+def form(address: str, path: str, fields: dict[str, bytes]) -> tuple[int, bytes]:
     parts = [b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (name.encode(), value)
              for name, value in fields.items()]  # fmt: skip
     body = b"".join(parts) + b"--b--\r\n"
@@ -150,7 +161,7 @@ def _load(address: str, clients: int, seconds: float, picture: bytes) -> list[tu
             turn += 1
             start = time.perf_counter()
             fresh = picture + (1_000_000 * (number + 1) + turn).to_bytes(4, "big")
-            status, _ = _form(address, "/v1/parse", {"image": fresh})
+            status, _ = form(address, "/v1/parse", {"image": fresh})
             answers.append((status, time.perf_counter() - start))
             if status != 200:
                 time.sleep(0.1)

@@ -33,7 +33,7 @@ from ordnet.model import pretrained
 from ordnet.model.build import build_from
 from ordnet.model.network import Network
 from ordnet.model.pixels import normalise
-from ordnet.training.memory import keep_memory
+from ordnet.training.environment import keep_memory
 from ordnet.training.schedule import make_optimizer, set_rate
 from ordnet.training.start import Averaged, freeze_norms
 from ordnet.training.step import Trainee, take_step

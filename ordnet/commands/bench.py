@@ -157,12 +157,23 @@ def serve(
     size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "480x480",
     clients: Annotated[int, typer.Option(min=1, help="Clients that parse at once.")] = 4,
     seconds: Annotated[float, typer.Option(min=1, help="How long they do.")] = 10,
+    soak: Annotated[
+        float | None,
+        typer.Option(metavar="MINUTES", help="Instead: honest, huge, hostile, slow and idle clients for so long."),
+    ] = None,
     json: Json = None,
 ) -> None:
     """The server's answers: parse, attention and health, alone and under load."""
     from ordnet.bench.measure import show
     from ordnet.bench.serve import compare_requests
 
+    if soak is not None:
+        from ordnet.bench.soak import soak as soaked
+
+        rows, found = soaked(model, soak)
+        show(f"ordnet serve {model}, soaked for {soak:g} min", rows, json)
+        print("\n".join(found))
+        return
     height, width = _picture_size(size)
     rows = compare_requests(model, height, width, clients, seconds)
     show(f"ordnet serve {model}, pictures of {height}x{width}", rows, json)

@@ -13,6 +13,7 @@ from ordnet.data.dataset import Dataset, notes_of
 from ordnet.data.importers.convert import BACKGROUND, Written
 from ordnet.data.labels import IGNORE
 from ordnet.data.remarks import remarks, size_remark
+from ordnet.errors import shown
 from ordnet.evaluation.correlation import Correlation
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def checked(name: str, datasets: Sequence[Dataset], scans: Mapping[str, Scan], r
         table.add_row(
             _listed(raw),
             "–" if class_id == IGNORE else str(class_id),
-            class_name,
+            shown(class_name),
             f"{total.pixels[class_id]:,}",
             f"{share:.2%}",
             f"{total.images[class_id]:,}",
@@ -75,7 +76,7 @@ def statistics(values: Mapping[str, Any]) -> None:
     table = _table(["class", "name"], ["pixels", "share", "images", "weight"])
     for class_id, row in enumerate(values["classes"]):
         cells = (f"{row['pixels']:,}", f"{row['share']:.2%}", f"{row['images']:,}", f"{row['weight']:.4g}")
-        table.add_row(str(class_id), row["name"], *cells)
+        table.add_row(str(class_id), shown(row["name"]), *cells)
     console.print(table)
     ignored = values["ignored_pixels"] / max(values["pixels"], 1)
     _line(console, f"ignored: {values['ignored_pixels']:,} pixels ({ignored:.2%} of all)")
@@ -132,8 +133,8 @@ def _listed(values: Sequence[int]) -> str:
 
 
 def _line(console: "Console", text: str, style: str | None = None) -> None:
-    """One line, however long: never folded."""
-    console.print(text, style=style, soft_wrap=True)
+    """One line, however long: never folded. Names come from files, so control characters are escaped."""
+    console.print(shown(text), style=style, soft_wrap=True)
 
 
 def _table(words: Sequence[str], numbers: Sequence[str]) -> "Table":

@@ -41,7 +41,7 @@ def evaluate(
 
     from ordnet.evaluation.evaluate import evaluate as run
     from ordnet.files import write_text
-    from ordnet.inference.scale import parse_long_side
+    from ordnet.model.pixels import parse_long_side
 
     with _bar() as progress:
         evaluation = run(

@@ -3,29 +3,31 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ordnet.errors import OrdnetError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
-    from ordnet.inference.prediction import Prediction
+    from ordnet.inference.prediction import Prediction, VideoPrediction
 
 
 def predict(
     model: Annotated[
         str, typer.Argument(help="A checkpoint (.safetensors), an exported .onnx file, or the name of a shipped model.")
     ],
-    images: Annotated[list[str], typer.Argument(help="Files, folders, or patterns such as 'photos/*.jpg'.")],
+    images: Annotated[
+        list[str], typer.Argument(help="Files, folders, or patterns such as 'photos/*.jpg'; videos such as clip.mp4.")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into.")],
     save: Annotated[
         str,
         typer.Option(
             help="Any of overlay, labels (class ids), palette (ids with colours), beside, probabilities (of all "
-            "classes at every pixel, .npz); with commas."
+            "classes at every pixel, .npz), coco (masks as COCO JSON); with commas."
         ),
     ] = "overlay,labels,palette",
     strength: Annotated[float, typer.Option(min=0, max=1, help="How much the colours cover of the picture.")] = 0.5,
@@ -42,33 +44,77 @@ def predict(
             "size that the model was trained for.",
         ),
     ] = None,
+    smooth: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="Videos: the share that earlier frames keep; 0.5 to 0.8 calm flicker."),
+    ] = 0.0,
+    label_frames: Annotated[
+        bool, typer.Option("--label-frames", help="Videos: every frame's class ids as a PNG file too.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Also what has been done already.")] = False,
 ) -> None:
-    """Parse pictures of any size.
+    """Parse pictures of any size, and videos.
 
     For photo.jpg there will be photo.overlay.png, photo.labels.png and so on, and photo.json with the share of every
-    class. What an earlier call has done with the same model and settings is not done again.
+    class. What an earlier call has done with the same model and settings is not done again. With --save coco there
+    will also be one coco.json for all pictures.
+
+    For clip.mp4 there will be clip.overlay.mp4 at the same rate and size, clip.areas.csv with the share of every class
+    in each frame, and clip.json (extra `video`). A camera (/dev/video0) or a stream (rtsp://…) ends with Ctrl-C.
 
     Pictures that cannot be read are named at the end, with exit code 1. With torchrun the processes share the pictures.
     """
-    from ordnet.inference.prediction import Prediction
-    from ordnet.inference.scale import parse_long_side
+    from ordnet.inference.prediction import Prediction, VideoPrediction
+    from ordnet.inference.video import is_video
+    from ordnet.model.pixels import parse_long_side
     from ordnet.progress import progress
 
-    job = Prediction(
-        model, images, out, tuple(word.strip() for word in save.split(",") if word.strip()),
-        strength=strength, protocol=protocol, device=_own_device(device), whole_up_to=round(whole_up_to * 1e6),
-        long_side=parse_long_side(long_side),
-        rank=int(os.environ.get("RANK", "0")), world=int(os.environ.get("WORLD_SIZE", "1")),
-    )  # fmt: skip
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    options: dict[str, Any] = {
+        "strength": strength, "protocol": protocol, "device": _own_device(device),
+        "whole_up_to": round(whole_up_to * 1e6), "long_side": parse_long_side(long_side), "rank": rank, "world": world,
+    }  # fmt: skip
+    videos = [word for word in images if is_video(word)]
+    pictures = [word for word in images if not is_video(word)]
+    failures: dict[str, list[str]] = {}
     with progress() as bar:
-        done, skipped, failed = _run(job, bar, force)
-    print(f"{done:,} parsed, {skipped:,} were done already → {out}")
-    if failed:
-        print(f"{len(failed):,} of {len(job.pictures):,} pictures failed:", file=sys.stderr)
-        for message in failed:
-            print(f"  {message}", file=sys.stderr)
+        if pictures:
+            saved = tuple(word.strip() for word in save.split(",") if word.strip())
+            job = Prediction(model, pictures, out, saved, **options)
+            done, skipped, failed = _run(job, bar, force)
+            failures[f"{len(failed):,} of {len(job.pictures):,} pictures failed"] = failed
+            print(f"{done:,} parsed, {skipped:,} were done already → {out}")
+            if "coco" in saved and world == 1:
+                print(f"{job.merge_coco():,} pictures → {out / 'coco.json'}")
+        if videos:
+            filming = VideoPrediction(model, videos, out, label_frames=label_frames, smoothing=smooth, **options)
+            failures["videos or frames of them failed"] = _film(filming, bar, force)
+    for words, messages in failures.items():
+        if messages:
+            print(f"{words}:", *messages, sep="\n  ", file=sys.stderr)
+    if any(failures.values()):
         raise typer.Exit(1)
+
+
+def _film(job: "VideoPrediction", bar: "Progress", force: bool) -> list[str]:
+    failed = []
+    for video in job.videos:
+        task = bar.add_task(video, total=None)
+
+        def tell(done: int, total: int | None, rate: float, task: "TaskID" = task, video: str = video) -> None:
+            bar.update(task, completed=done, total=total, description=f"{video}, {rate:.1f} frames/s")
+
+        try:
+            if not force and job.is_done(video):
+                print(f"{video} was done already → {job.out}")
+            else:
+                record = job.run(video, tell)
+                print(f"{video}: {record['frames']:,} frames, {record['frames_per_second']:.1f} a second → {job.out}")
+                failed += [f"{video}: {broken}; left out" for broken in record["broken"]]
+        except (OrdnetError, OSError) as error:
+            failed.append(str(error) if video in str(error) else f"{video}: {error}")
+        bar.remove_task(task)
+    return failed
 
 
 def _own_device(device: str | None) -> str | None:

@@ -105,6 +105,7 @@ def _print_commands(console: "Console", results: "Results", row: "Row") -> None:
         console.print(f"  {recipe.command}", soft_wrap=True)
     model, data = f"runs/{row.recipe}/last.safetensors", runs[-1].data
     if results.server:
-        console.print(f"  ordnet submit {results.server} {model} --data {data} --out test.zip", soft_wrap=True)
+        archive = "test.tar.gz" if results.server == "voc" else "test.zip"
+        console.print(f"  ordnet submit {results.server} {model} --data {data} --out {archive}", soft_wrap=True)
     else:
         console.print(f"  ordnet evaluate {model} --data {data} --protocol encnet", soft_wrap=True)

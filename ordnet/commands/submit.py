@@ -7,10 +7,12 @@ import typer
 
 
 def submit(
-    server: Annotated[str, typer.Argument(metavar="ade20k|voc", help="The benchmark whose server it is for.")],
+    server: Annotated[
+        str, typer.Argument(metavar="ade20k|voc|cityscapes", help="The benchmark whose server it is for.")
+    ],
     model: Annotated[str, typer.Argument(help="A checkpoint (.safetensors) or the name of a shipped model.")],
-    data: Annotated[str, typer.Option(help="The data set with its test pictures, as ade20k:PATH or voc:PATH.")],
-    out: Annotated[Path, typer.Option(metavar="FILE.zip", help="The file to upload.")],
+    data: Annotated[str, typer.Option(help="The data set with its test pictures, such as voc:PATH.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to upload: .tar.gz or .tgz for voc, else .zip.")],
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet (the paper's).")] = "encnet",
 ) -> None:
     """Parse a test set as its server wants it, and check the file by reading it back."""

@@ -4,7 +4,6 @@
 picture sizes and the class weights that balance a loss.
 """
 
-import hashlib
 import os
 import random
 import time
@@ -20,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from ordnet.data.dataset import Dataset, size_advice
 from ordnet.data.label_counts import label_counts
 from ordnet.data.labels import IGNORE, OutsideClasses
 from ordnet.data.pictures import opened
+from ordnet.data.reading import file_digest
 from ordnet.data.remarks import remarks
 from ordnet.errors import OrdnetError
 
@@ -33,6 +32,8 @@ _CHUNK = 16
 _SAMPLE = 32
 _SECONDS = 2.0
 """How long a quick check may read pairs: huge pictures must not hold up a training."""
+_SIZED = 100
+"""Pictures whose sizes are looked at, evenly spread over the split."""
 _LARGEST_WEIGHT = 10
 """Times the smallest class weight."""
 _DISJOINT = ("train", "val", "test")
@@ -147,7 +148,7 @@ def look(dataset: Dataset, index: int, pictures: bool = True) -> Scan:
         except OrdnetError as error:
             found.problems.append(Problem("unreadable images", str(error)))
         if (path := _path(image_file)) is not None:
-            found.digests[dataset.ids[index]] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+            found.digests[dataset.ids[index]] = file_digest(path)
     if not label_file:  # a test split whose labels are kept secret
         return found
     try:
@@ -220,9 +221,9 @@ def _label_problem(error: OrdnetError, label_file: str) -> str:
 
 def _in_colour(name: str) -> bool:
     try:
-        with Image.open(name) as picture:
+        with opened(name) as picture:
             return picture.mode in ("RGB", "RGBA")
-    except (OSError, ValueError, SyntaxError):
+    except OrdnetError:
         return False
 
 
@@ -324,22 +325,18 @@ def _spread(sides: np.ndarray) -> dict[str, float] | None:
     return {"min": int(sides.min()), "median": float(np.median(sides)), "max": int(sides.max())}
 
 
-_SIZED = 100
-"""Pictures whose sizes are looked at, evenly spread over the split."""
-
-
-def usual_long_side(dataset: Dataset) -> int:
-    """How long the long side of the data set's larger pictures is: 95 of 100 are no longer."""
+def usual_long_side(dataset: Dataset) -> int | None:
+    """How long the long side of the data set's larger pictures is: 95 of 100 are no longer. None where none is read."""
     count = len(dataset.ids)
     sides = []
     for index in range(0, count, max(1, count // _SIZED)):
-        files = getattr(dataset, "files", None)
+        file = Path(dataset.files(index)[0])
         try:
-            if files is None:
-                sides.append(max(dataset.image(index).size))
-            else:
-                with opened(files(index)[0]) as picture:  # its header is enough
+            if file.is_file():
+                with opened(file) as picture:  # its header is enough
                     sides.append(max(picture.size))
+            else:  # drawn, or inside something else
+                sides.append(max(dataset.image(index).size))
         except OrdnetError:
             continue  # a broken picture is somebody else's business
-    return int(np.quantile(sides, 0.95, method="lower")) if sides else 0
+    return int(np.quantile(sides, 0.95, method="lower")) if sides else None

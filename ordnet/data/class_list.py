@@ -6,6 +6,7 @@ and raw label values.
 
 import csv
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,6 +51,9 @@ def raw_to_class(rows: tuple[ClassRow, ...]) -> dict[int, int]:
 _LINE = re.compile(r"(?P<name>.+?)(?:\s+(?P<colour>#[0-9a-fA-F]{6}))?(?:\s+=\s*(?P<raw>\d+))?")
 _IGNORE_NAME = "ignore"
 _LARGEST_RAW = 65535
+_LONGEST_LINE = 300
+_MOST_LINES = 2000
+"""Bounds that keep the search for colours and values fast, whatever the file holds; `ignore` may have many lines."""
 
 HELP = """\
 classes.txt has one class per line, in the order of the label values 0, 1, 2, …:
@@ -82,7 +86,14 @@ class _Line:
 def read_class_list(path: Path) -> ClassList:
     """Read a classes.txt; `HELP` describes its forms."""
     text = read_text(path, f"no class names at {path}: write them\n{HELP}")
-    lines = [_parse(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    texts = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    longest = max((len(line) for _, line in texts), default=0)
+    if longest > _LONGEST_LINE or len(texts) > _MOST_LINES:
+        raise OrdnetError(
+            f"{path} has {len(texts):,} lines, the longest of {longest:,} characters: a data set has between 1 and "
+            f"{IGNORE} classes, and a line up to {_LONGEST_LINE} characters\n{HELP}"
+        )
+    lines = [_parse(number, line) for number, line in texts]
     named = [line for line in lines if line.name != _IGNORE_NAME]
     if not named:
         raise OrdnetError(f"{path} names no class\n{HELP}")
@@ -106,7 +117,7 @@ def _check(lines: list[_Line], named: list[_Line], path: Path) -> None:
         ("colour", ["#{:02x}{:02x}{:02x}".format(*line.colour) for line in lines if line.colour]),
         ("value", [f"={line.raw}" for line in lines if line.raw is not None]),
     ):
-        if twice := [value for value in values if values.count(value) > 1]:
+        if twice := [value for value, times in Counter(values).items() if times > 1]:
             raise OrdnetError(f"{path}: the {what} {twice[0]} is there twice\n{HELP}")
     coloured = [line for line in named if line.colour]
     if coloured and len(coloured) < len(named):

@@ -16,7 +16,7 @@ from ordnet.data.label_files import read_index
 from ordnet.data.labels import IGNORE, Classes, LabelRule, OutsideClasses
 from ordnet.data.pictures import IMAGE_ENDINGS, UNREADABLE, open_rgb
 from ordnet.data.reading import read_text
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, is_printable
 
 
 @dataclass
@@ -74,6 +74,8 @@ class Files:
         """Endings of pictures in formats that cannot be read here → how many files have them."""
         self._twice: dict[str, str] = {}
         for name in _walk(folder, ""):
+            if not is_printable(name):
+                raise OrdnetError(f"{folder}: the file name {name!r} has characters that cannot be shown: rename it")
             stem, dot, ending = name.rpartition(".")
             if (dot + ending).lower() in UNREADABLE:
                 self.unreadable[(dot + ending).lower()] += 1

@@ -6,6 +6,7 @@ changed file is read again; a damaged PNG counts as none.
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ordnet.data.labels import Colour
-from ordnet.data.pictures import opened
+from ordnet.data.pictures import largest_pixels, opened
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 
@@ -119,6 +121,7 @@ def _stored_mode(image: Image.Image) -> str:
 def read_mat(path: str, key: str) -> np.ndarray:
     """Raw values (H, W) of the variable `key`; "GTcls.Segmentation" is a field of a structure."""
     source = Path(path)
+    regular_file(source)
     try:
         # taken before reading: a file that changes meanwhile does not fit its stamp and is read again
         status = source.stat()
@@ -166,11 +169,15 @@ def _keep(raw: np.ndarray, stamp: str, places: list[Path]) -> None:
 
 def _load(source: Path, key: str) -> np.ndarray:
     try:
-        from scipy.io import loadmat
+        from scipy.io import loadmat, whosmat
     except ImportError:
         raise OrdnetError(f"reading {source} needs scipy: pip install 'ordnet[coco]'") from None
     variable, _, field = key.partition(".")
     try:
+        # shapes come from headers: a small file can claim, and unpack to, more than there is memory
+        claimed = max((math.prod(shape) for name, shape, _ in whosmat(str(source)) if name == variable), default=0)
+        if claimed > largest_pixels():
+            raise OrdnetError(f"{claimed:,} values are more than the {largest_pixels():,} that are read at once")
         value = loadmat(str(source), variable_names=[variable])[variable]
         raw = np.asarray(value[field][0, 0] if field else value)
     except Exception as error:  # scipy raises whatever it stumbles over in broken data

@@ -17,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
+from ordnet.data.headers import check_header
 from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
 
@@ -35,8 +36,15 @@ UNREADABLE = (
 )
 """Endings of pictures that people have and that cannot be read: they are counted and named, never skipped silently."""
 
-LARGEST = 500_000_000
-"""Pixels of the largest picture that is decoded as a whole: 1.5 GB as RGB."""
+LARGEST = 200_000_000
+"""Pixels of the largest picture that is decoded as a whole, 0.6 GB as RGB; ORDNET_MAX_PIXELS sets another number."""
+
+FORMATS = (
+    *("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM", "GIF"),
+    *(("AVIF",) if features.check("avif") else ()),
+    *(("JPEG2000",) if features.check("jpg_2000") else ()),
+)
+"""Formats that are read, by Pillow's names: others are handed on to outside programs (PostScript) or hardly tested."""
 
 _ORIENTATION = 0x0112
 # how the stored picture has to be moved so that it stands upright, by the value of its EXIF tag
@@ -55,15 +63,15 @@ _SIDEWAYS = (5, 6, 7, 8)
 def open_rgb(
     source: Source,
     at_least: tuple[int, int] | None = None,
-    largest: int = LARGEST,
-    formats: tuple[str, ...] | None = None,
+    largest: int | None = None,
+    formats: tuple[str, ...] = FORMATS,
     stretch: bool = False,
 ) -> Image.Image:
     """The picture as 8-bit RGB, upright; transparent parts are white.
 
     `at_least` is a (width, height) that suffices: a JPEG is then decoded at 1/2, 1/4 or 1/8 of its size, never smaller
     than that. `largest` is the number of pixels beyond which the picture is refused before decoding. `formats` are the
-    only ones tried, by Pillow's names; without it all. `stretch` is that of `as_rgb`.
+    only ones tried, by Pillow's names. `stretch` is that of `as_rgb`.
     """
     with opened(source, largest, formats) as image:
         if at_least is not None:
@@ -97,17 +105,20 @@ def as_rgb(image: Image.Image, stretch: bool = False) -> Image.Image:
 
 
 @contextmanager
-def opened(source: Source, largest: int = LARGEST, formats: tuple[str, ...] | None = None) -> Iterator[Image.Image]:
+def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] = FORMATS) -> Iterator[Image.Image]:
     """The picture with only its header read. What goes wrong while it is open is an error that names the file."""
+    largest = largest_pixels() if largest is None else largest
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
     if isinstance(source, str | Path):
         regular_file(source)
     try:
+        _check(source)
         with _open(source, formats) as image:
             if image.width * image.height > largest:
                 raise OrdnetError(
                     f"{image.width} x {image.height} pixels are more than the {largest:,} that are read at once: "
-                    "cut the picture into tiles"
+                    f"cut the picture into tiles, or set ORDNET_MAX_PIXELS={image.width * image.height} and have the "
+                    "memory for it"
                 )
             yield image
     except OrdnetError as error:
@@ -125,7 +136,26 @@ def opened(source: Source, largest: int = LARGEST, formats: tuple[str, ...] | No
 _lock = threading.Lock()
 
 
-def _open(source: Source, formats: tuple[str, ...] | None = None) -> Image.Image:
+def largest_pixels() -> int:
+    """How many pixels a picture may have to be decoded as a whole."""
+    words = os.environ.get("ORDNET_MAX_PIXELS")
+    if words is None:
+        return LARGEST
+    if not (words.isascii() and words.isdecimal() and len(words) < 19 and int(words) > 0):
+        raise OrdnetError(f"ORDNET_MAX_PIXELS is {words!r:.40}: expected a number of pixels, such as {LARGEST}")
+    return int(words)
+
+
+def _check(source: Source) -> None:
+    """The header's bounds, without moving the place in a source that is open already."""
+    if isinstance(source, str | Path):
+        with Path(source).open("rb") as file:
+            check_header(file)
+    else:
+        check_header(source)
+
+
+def _open(source: Source, formats: tuple[str, ...]) -> Image.Image:
     """Image.open without Pillow's own limit on pixels, for which `largest` stands in.
 
     Pillow keeps its limit in a global that other code may rely on, so it is lifted for reading the header only.
@@ -134,7 +164,7 @@ def _open(source: Source, formats: tuple[str, ...] | None = None) -> Image.Image
         limit = Image.MAX_IMAGE_PIXELS
         Image.MAX_IMAGE_PIXELS = None
         try:
-            return Image.open(source, formats=list(formats) if formats else None)
+            return Image.open(source, formats=list(formats))
         finally:
             Image.MAX_IMAGE_PIXELS = limit
 

@@ -19,7 +19,10 @@ def divide(
     decide.
     """
     count = min(max(1, round(share * len(ids))), len(ids) - 1) if share > 0 else 0
-    order = sorted(range(len(ids)), key=lambda place: hashlib.sha256(f"{seed} {ids[place]}".encode()).digest())
+    order = sorted(
+        range(len(ids)),
+        key=lambda place: hashlib.sha256(f"{seed} {ids[place]}".encode(errors="surrogateescape")).digest(),
+    )
     val = set(order[:count])
     if classes is not None and count:
         _spread_classes(val, order, classes, count)

@@ -28,10 +28,9 @@ from ordnet.inference.onnx.parser import OnnxParser
 from ordnet.inference.parser import Parser, find, find_device, load
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import Protocol
-from ordnet.inference.scale import LARGER, LongSide, fitted, long_side_of
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
-from ordnet.model.pixels import normalise
+from ordnet.model.pixels import LARGER, LongSide, fitted, long_side_of, normalise
 from ordnet.progress import OnProgress
 
 _SIDE = 640

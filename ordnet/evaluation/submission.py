@@ -1,7 +1,10 @@
-"""Test-set predictions as the benchmarks' servers want them: raw ids, file names, palettes, one zip."""
+"""Test-set predictions as the benchmarks' servers take them: original ids, file names, palettes, one archive."""
 
 import io
+import tarfile
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,17 +27,25 @@ from ordnet.progress import OnProgress
 
 @dataclass(frozen=True)
 class Server:
+    """What one benchmark's server takes."""
+
     folder: str
-    """Where the predictions stand inside the zip."""
-    palette: bool
+    """Where the predictions stand inside the archive."""
+    endings: tuple[str, ...]
+    """Of the archive."""
+    palette: bool = False
     """Paletted PNGs with VOC's colours, or plain grey ones."""
 
 
+TAR = (".tar.gz", ".tgz")
 SERVERS = {
-    # raw ids 1…150, named after the test pictures
-    "ade20k": Server("", palette=False),
-    # comp6: trained with other data too, as every network with an ImageNet backbone is
-    "voc": Server("results/VOC2012/Segmentation/comp6_test_cls/", palette=True),
+    # original ids 1…150, named after the test pictures
+    "ade20k": Server("", (".zip",)),
+    # comp6: trained with other data too, as every network with an ImageNet backbone is. The development kit asks for a
+    # gzipped tar file; the server is known to refuse .zip, which is still written for those who unpack it themselves
+    "voc": Server("results/VOC2012/Segmentation/comp6_test_cls/", (*TAR, ".zip"), palette=True),
+    # original ids 7…33, not the 19 training ids; the names begin with CITY_SEQUENCE_FRAME
+    "cityscapes": Server("", (".zip",)),
 }
 
 
@@ -49,11 +60,12 @@ def submit(
     """Parse the test split into `out` and check it by reading it back; the number of pictures."""
     if server not in SERVERS:
         raise OrdnetError(f"there is no server {server!r}; there are {', '.join(SERVERS)}")
+    takes = SERVERS[server]
     if data.partition(":")[0] != server:
         raise OrdnetError(f"the {server} server takes predictions for {server}:PATH, not for {data}")
     protocols.protocol(protocol)  # a wrong name is refused before anything is read
-    if out.suffix != ".zip":
-        raise OrdnetError(f"--out {out}: the servers take a .zip file")
+    if not out.name.endswith(takes.endings):
+        raise OrdnetError(f"--out {out}: the {server} server takes a file that ends in {' or '.join(takes.endings)}")
     loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, "test")
     refuse_other_classes(loaded.classes, dataset.classes.names)
@@ -61,16 +73,45 @@ def submit(
     how = protocols.protocol_of(protocol, loaded.about)
 
     def write(path: Path) -> None:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:  # PNGs do not shrink further
+        with _archive(path) as add:
             for index in range(len(dataset.ids)):
                 image = torch.from_numpy(np.array(dataset.image(index))).permute(2, 0, 1)[None]
                 labels = protocols.labels(net, normalise(image), how)
-                file.writestr(_name(SERVERS[server], dataset, index), _png(SERVERS[server], dataset, labels))
+                add(_name(takes, dataset, index), _png(takes, dataset, labels))
                 progress(index + 1, len(dataset.ids))
-        _check(path, SERVERS[server], dataset)
+        _check(path, takes, dataset)
 
     write_atomically(out, write)
     return len(dataset.ids)
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[Callable[[str, bytes], None]]:
+    """A new archive, by its ending; what is given adds a file. PNGs do not shrink further."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as zipped:
+            yield zipped.writestr
+        return
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+
+        def add(name: str, content: bytes) -> None:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+        yield add
+
+
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, in their order."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as zipped:
+            yield from ((name, zipped.read(name)) for name in zipped.namelist())
+        return
+    with tarfile.open(path) as tar:
+        for member in tar:
+            content = tar.extractfile(member)
+            yield member.name, content.read() if content else b""
 
 
 def _name(server: Server, dataset: Dataset, index: int) -> str:
@@ -99,12 +140,14 @@ def voc_palette() -> bytes:
 def _check(path: Path, server: Server, dataset: Dataset) -> None:
     """Every test picture has its prediction, of its size, with ids that the benchmark knows."""
     known = [raw for raw, class_id in dataset.rule.raw_to_class.items() if class_id < len(dataset.classes)]
-    with zipfile.ZipFile(path) as file:
-        expected = [_name(server, dataset, index) for index in range(len(dataset.ids))]
-        if file.namelist() != expected:
-            raise OrdnetError(f"{path} does not hold one prediction per test picture")
-        for index, name in enumerate(expected):
-            with Image.open(io.BytesIO(file.read(name))) as picture:
-                raw = np.asarray(picture)
-                if picture.size != dataset.image(index).size or not np.isin(np.unique(raw), known).all():
-                    raise OrdnetError(f"{path}: {name} has the wrong size or ids that {dataset.name} does not have")
+    expected = [_name(server, dataset, index) for index in range(len(dataset.ids))]
+    found = 0
+    for index, (name, content) in enumerate(_members(path)):
+        if index >= len(expected) or name != expected[index]:
+            raise OrdnetError(f"{path} holds {name}, which is no test picture's prediction")
+        with Image.open(io.BytesIO(content)) as picture:
+            if picture.size != dataset.image(index).size or not np.isin(np.unique(np.asarray(picture)), known).all():
+                raise OrdnetError(f"{path}: {name} has the wrong size or ids that {dataset.name} does not have")
+        found += 1
+    if found != len(expected):
+        raise OrdnetError(f"{path} does not hold one prediction per test picture: {found} of {len(expected)}")

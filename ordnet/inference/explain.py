@@ -16,11 +16,10 @@ from torch import Tensor
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.map_geometry import Places
-from ordnet.inference.scale import fitted
 from ordnet.model.middle_range import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows
-from ordnet.model.pixels import padded, to_input
+from ordnet.model.pixels import fitted, padded, to_input
 from ordnet.picture.attention_map import (
     LIGHT,
     SHARES,
@@ -235,30 +234,6 @@ class Explainer:
             x, y, long, middle, self.gate, gate_here, patch, similarity, self._gate_norm, self.scale, self.places,
             self.pixels,
         )  # fmt: skip
-
-
-class LaterExplainer:
-    """Makes an Explainer when it is called: of features (1, C, h, w) that a parse has kept, else of the pixels."""
-
-    def __init__(
-        self,
-        net: Network,
-        pixels: np.ndarray,
-        whole_up_to: int | None,
-        long_side: int | None,
-        features: Tensor | None,
-    ) -> None:
-        self._make = partial(Explainer, net, pixels, long_side=long_side)
-        self._whole_up_to = whole_up_to
-        self._features = features
-
-    @property
-    def nbytes(self) -> int:
-        return 0 if self._features is None else self._features.nbytes
-
-    def __call__(self) -> Explainer:
-        features, self._features = self._features, None  # they are not needed a second time
-        return self._make(whole_up_to=self._whole_up_to) if features is None else self._make(features=features)
 
 
 def why_not(net: Network) -> str | None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
+from ordnet.inference.coco import coco_record
 from ordnet.inference.explain import Attention, Explainer
 from ordnet.picture import page
 from ordnet.picture.grid import contact_sheet
@@ -22,8 +23,10 @@ from ordnet.picture.overlay import Colour, overlay
 PICTURES = ("overlay", "labels", "palette", "beside")
 """What `Parse.save` can draw: the picture with the classes over it; class ids as grey values; class ids with the
 classes' colours as palette; the picture and the overlay beside each other, with a legend."""
-FORMS = (*PICTURES, "probabilities")
-"""What `Parse.save` can write: the pictures, and the probability of every class at every pixel as an .npz file."""
+FORMS = (*PICTURES, "probabilities", "coco")
+"""What `Parse.save` can write: the pictures; the probability of every class at every pixel as an .npz file; a mask for
+each class as COCO JSON."""
+_ENDINGS = {"probabilities": "npz", "coco": "json"}
 _BAND = 256
 """Rows of a picture that are worked on at once."""
 _BESIDE = 900
@@ -104,14 +107,7 @@ class Parse:
 
         They are not kept: this runs the network once more.
         """
-        scores = self.scores()
-        # in bands of rows: the steps of a softmax in float32 take several times the scores' memory
-        result = np.empty(scores.shape, np.float16)
-        for top in range(0, scores.shape[1], _BAND):
-            band = scores[:, top : top + _BAND]
-            powers = np.exp(band - band.max(axis=0))
-            result[:, top : top + _BAND] = powers / powers.sum(axis=0)
-        return result
+        return probabilities_of(self.scores())
 
     def attention(self, x: int, y: int) -> Attention:
         """What the position of pixel (x, y) attends to, and its gate.
@@ -157,6 +153,10 @@ class Parse:
             if what == "probabilities":
                 write_atomically(path, self._write_probabilities)
                 continue
+            if what == "coco":
+                file = Path(str((about or {}).get("picture", self.name))).name
+                write_text(path, json.dumps(coco_record(self.labels, self.classes, file)) + "\n")
+                continue
             # at level 3 a large label map takes a third of the default's time and hardly more room
             drawn = self._drawn(what, strength)
             write_atomically(path, lambda temporary, drawn=drawn: drawn.save(temporary, compress_level=3))  # type: ignore[misc]
@@ -182,4 +182,15 @@ class Parse:
 
 def file_of(base: Path, what: str) -> Path:
     """Where `Parse.save` writes one of FORMS."""
-    return Path(f"{base}.{what}.{'npz' if what == 'probabilities' else 'png'}")
+    return Path(f"{base}.{what}.{_ENDINGS.get(what, 'png')}")
+
+
+def probabilities_of(scores: np.ndarray) -> np.ndarray:
+    """The softmax of scores (K, H, W) over the classes, as float16."""
+    # in bands of rows: the steps of a softmax in float32 take several times the scores' memory
+    result = np.empty(scores.shape, np.float16)
+    for top in range(0, scores.shape[1], _BAND):
+        band = scores[:, top : top + _BAND]
+        powers = np.exp(band - band.max(axis=0))
+        result[:, top : top + _BAND] = powers / powers.sum(axis=0)
+    return result

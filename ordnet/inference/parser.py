@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -13,15 +14,14 @@ from PIL import Image
 from ordnet.data.pictures import open_rgb, upright_rgb
 from ordnet.errors import OrdnetError
 from ordnet.inference import protocols, stream
-from ordnet.inference.explain import LaterExplainer, why_not
+from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.parse import Parse
 from ordnet.inference.prepare import for_inference
-from ordnet.inference.scale import LongSide, Seen, long_side_of, seen_by
 from ordnet.inference.upsample import held, resized, whole_map
 from ordnet.model import checkpoint
 from ordnet.model.card import find as find
 from ordnet.model.network import Network
-from ordnet.model.pixels import to_input
+from ordnet.model.pixels import LongSide, Seen, long_side_of, seen_by, to_input
 from ordnet.picture.overlay import Colour
 
 if TYPE_CHECKING:
@@ -172,6 +172,30 @@ class Parser:
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels), confidence,
             LaterExplainer(self.net, pixels, self.whole_up_to, self.long_side, features),
         )  # fmt: skip
+
+
+class LaterExplainer:
+    """Makes an Explainer when it is called: of features (1, C, h, w) that a parse has kept, else of the pixels."""
+
+    def __init__(
+        self,
+        net: Network,
+        pixels: np.ndarray,
+        whole_up_to: int | None,
+        long_side: int | None,
+        features: torch.Tensor | None,
+    ) -> None:
+        self._make = partial(Explainer, net, pixels, long_side=long_side)
+        self._whole_up_to = whole_up_to
+        self._features = features
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._features is None else self._features.nbytes
+
+    def __call__(self) -> Explainer:
+        features, self._features = self._features, None  # they are not needed a second time
+        return self._make(whole_up_to=self._whole_up_to) if features is None else self._make(features=features)
 
 
 def load(name_or_path: str | Path, *, long_side: LongSide = None, **options: Any) -> "Parser | OnnxParser":

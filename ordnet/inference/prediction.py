@@ -1,16 +1,20 @@
-"""Many pictures and one model → a folder of results that can be continued later."""
+"""Many pictures or videos and one model → a folder of results that can be continued later."""
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ordnet.data.pictures import Listed, find_pictures
 from ordnet.errors import OrdnetError
+from ordnet.files import write_text
+from ordnet.inference.coco import merged
 from ordnet.inference.parse import FORMS, file_of
 from ordnet.inference.parser import find, load
 from ordnet.inference.stream import Progress
+from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of
 
 
 class Prediction:
@@ -41,15 +45,8 @@ class Prediction:
         self.out = out
         self.save = tuple(save)
         self.strength = strength
-        file = find(model)
-        self.parser = load(file, **options)
-        self.settings = {
-            "model": str(model),
-            "model_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-            "protocol": self.parser.protocol,
-            "long_side": self.parser.long_side,
-            "strength": strength,
-        }
+        self.parser, self.settings = _loaded(model, options)
+        self.settings["strength"] = strength
 
     def is_done(self, picture: Listed) -> bool:
         """Whether all files are there and were made of this picture, as it is now, with this model and these settings.
@@ -87,14 +84,87 @@ class Prediction:
                 f"{picture.path}: not enough memory; with a smaller --whole-up-to it is streamed"
             ) from None
 
+    def merge_coco(self) -> int:
+        """Write coco.json of what there is for all pictures; how many those are."""
+        files = [file_of(self.out / picture.stem, "coco") for picture in self.pictures]
+        there = [file for file in files if file.exists()]
+        write_text(self.out / "coco.json", json.dumps(merged(there)) + "\n")
+        return len(there)
+
     def _about(self, picture: Listed) -> dict[str, Any]:
+        return {"picture": str(picture.path), **_state(picture.path), **self.settings}
+
+
+class VideoPrediction:
+    """The videos that one of `world` processes has to parse."""
+
+    def __init__(
+        self,
+        model: str,
+        videos: Sequence[str],
+        out: Path,
+        *,
+        strength: float = 0.5,
+        label_frames: bool = False,
+        smoothing: float = 0.0,
+        rank: int = 0,
+        world: int = 1,
+        **options: Any,
+    ) -> None:
+        if out.exists() and not out.is_dir():
+            raise OrdnetError(f"--out {out} is a file; give a folder")
+        stems = Counter(stem_of(video) for video in videos)
+        if twice := [stem for stem, count in stems.items() if count > 1]:
+            raise OrdnetError(f"two videos are called {twice[0]}: give them folders of their own, with a command each")
+        if smoothing and options.get("protocol", "whole") != "whole":
+            raise OrdnetError("--smooth needs probabilities, which come from one pass: leave --protocol at whole")
+        self.videos = list(videos)[rank::world]
+        self.out = out
+        self.parser, self.settings = _loaded(model, options)
+        self.settings |= {"strength": strength, "smoothing": smoothing, "label_frames": label_frames}
+
+    def is_done(self, video: str) -> bool:
+        """Whether the video, as it is now, was parsed with this model and these settings."""
+        base = self.out / stem_of(video)
         try:
-            state = picture.path.stat()
-        except OSError as error:
-            raise OrdnetError(f"{picture.path} cannot be read: {error.strerror}") from None
-        return {
-            "picture": str(picture.path),
-            "bytes": state.st_size,
-            "modified": state.st_mtime_ns,
-            **self.settings,
-        }
+            record = json.loads(Path(f"{base}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        wanted = self._about(video)
+        return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
+            Path(f"{base}.{what}").exists() for what in ("overlay.mp4", "areas.csv")
+        )
+
+    def run(self, video: str, tell: OnFrame = lambda done, total, rate: None) -> dict[str, Any]:
+        strength, smoothing = self.settings["strength"], self.settings["smoothing"]
+        return predict_video(
+            self.parser, video, self.out, strength=strength, label_frames=self.settings["label_frames"],
+            smoothing=smoothing, about=self._about(video), tell=tell,
+        )  # fmt: skip
+
+    def _about(self, video: str) -> dict[str, Any]:
+        path = Path(video)
+        if not path.is_file() and not is_endless(video):
+            raise OrdnetError(f"no video at {video}")
+        return {"video": video, **(_state(path) if path.is_file() else {}), **self.settings}
+
+
+def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The parser, and what says whether a later call has the same."""
+    file = find(model)
+    parser = load(file, **options)
+    return parser, {
+        "model": str(model),
+        "model_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "protocol": parser.protocol,
+        "long_side": parser.long_side,
+    }
+
+
+def _state(path: Path) -> dict[str, int]:
+    """The file as it is now."""
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise OrdnetError(f"{path} cannot be read: {error.strerror}") from None
+    return {"bytes": state.st_size, "modified": state.st_mtime_ns}

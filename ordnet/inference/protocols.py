@@ -137,8 +137,8 @@ def labels(
     pass of the network.
     """
     how = Protocol(how) if isinstance(how, str) else how
-    height, width = size or (image.shape[2], image.shape[3])
     with _testing(net, image):
+        height, width = size or (image.shape[2], image.shape[3])
         if how.name == "whole":
             return best_classes(_upsampled(net, _small_scores(net, image, look), height, width), confidence)
         scores = _multiscale(net, image, how.scales) if how.name == "multiscale" else _encnet(net, image, how)

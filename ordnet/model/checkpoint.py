@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from ordnet.config import parse_model
+from ordnet.config import ModelConfig, parse_model
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 from ordnet.model.build import build_from
@@ -104,6 +104,7 @@ def load(path: str | Path) -> Checkpoint:
         raise OrdnetError(f"{path}: its settings are damaged ({error})") from None
     if len(colours) != len(classes):
         raise OrdnetError(f"{path}: its settings are damaged: {len(classes)} classes, {len(colours)} colours")
+    _check_widths(path, config, len(classes), tensors)
     net = build_from(config, len(classes))
     own = net.state_dict()
     wrong = [key for key in own if key not in tensors or tensors[key].shape != own[key].shape]
@@ -112,8 +113,25 @@ def load(path: str | Path) -> Checkpoint:
         raise OrdnetError(f"{path}: its weights do not fit its settings ({', '.join(wrong[:5])}, {len(wrong)} in all)")
     if not sound:
         raise OrdnetError(f"{path} is damaged: its content does not fit its checksum; fetch or copy it again")
+    wild = [key for key, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if wild:
+        raise OrdnetError(
+            f"{path}: {len(wild)} of its tensors hold values that are not finite, such as {wild[0]}; "
+            f"the training that wrote it went wrong: use an earlier checkpoint"
+        )
     net.load_state_dict({key: tensor.to(own[key].dtype) for key, tensor in tensors.items()})
     return Checkpoint(net.eval(), classes, colours, about)
+
+
+def _check_widths(path: Path, config: ModelConfig, classes: int, tensors: dict[str, Tensor]) -> None:
+    """Settings of a file from elsewhere may ask for any amount of memory: a width that no tensor has is refused before
+    anything is built."""
+    there = {side for tensor in tensors.values() for side in tensor.shape}
+    widths = {"model.neck": config.neck, "model.key_channels": config.key_channels}
+    widths |= {"model.value_channels": config.value_channels, "the number of classes": classes}
+    for name, width in widths.items():
+        if width is not None and width not in there:
+            raise OrdnetError(f"{path}: its weights do not fit its settings: {name} is {width}, and no tensor has that")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor], bool]:

@@ -47,8 +47,8 @@ class Refusal(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def busy(message: str, wait: int) -> Refusal:
-    return Refusal(503, f"{message} Try again in {wait} seconds.", {"Retry-After": str(wait)})
+def busy(why: str, wait: int) -> Refusal:
+    return Refusal(503, f"The server is busy: {why}. Try again in {wait} seconds.", {"Retry-After": str(wait)})
 
 
 def too_many_bytes(limits: Limits) -> Refusal:

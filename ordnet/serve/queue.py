@@ -49,7 +49,7 @@ class WorkQueue:
     def refuse_if_full(self) -> None:
         if self._taken >= self._places:
             wait = max(1, math.ceil(self._taken * self._lasts / self._at_once))
-            raise busy(f"The server is busy: {self._taken} requests are under way.", wait)
+            raise busy(f"{self._taken} requests are under way", wait)
 
     @contextmanager
     def place(self) -> Iterator[None]:

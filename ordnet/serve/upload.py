@@ -114,7 +114,7 @@ class Uploads:
     async def read(self, request: Request) -> Upload:
         """The form of a request, refused as soon as it is known to be too large, too slow or malformed."""
         if self.count >= self.limits.uploads:
-            raise busy(f"{self.count} uploads are under way.", 5)
+            raise busy(f"{self.count} uploads are under way", 5)
         self.count += 1
         form = _Form(self.limits)
         try:
@@ -141,7 +141,7 @@ class Uploads:
                 if form.read > limits.bytes + _AROUND:
                     raise too_many_bytes(limits)
                 if self.bytes > limits.uploading:
-                    raise busy(f"{megabytes(self.bytes)} of uploads are under way.", 5)
+                    raise busy(f"{megabytes(self.bytes)} of uploads are under way", 5)
                 parser.write(chunk)
             parser.finalize()
         except FormParserError as error:

@@ -15,6 +15,10 @@ from ordnet.errors import OrdnetError
 from ordnet.model.network import Network
 from ordnet.model.pixels import normalise
 from ordnet.training.loss import class_weights_of, count_pixels, total_loss
+from ordnet.training.sampling import sample_pixels, scores_at
+
+Sample = tuple[Tensor, Tensor]
+"""Rows and columns of pixels."""
 
 
 class Trainee(nn.Module):
@@ -24,8 +28,16 @@ class Trainee(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, images: Tensor, small: bool) -> tuple[Tensor, Tensor | None]:
-        return self.net.training_scores(images, small)
+    def forward(self, images: Tensor, small: bool, sample: Sample | None = None) -> tuple[Tensor, Tensor | None]:
+        """Scores and auxiliary scores: at the picture's size, at the `small` scores', or at a `sample` of pixels."""
+        scores, auxiliary = self.net.training_scores(images, small)
+        if sample is None:
+            return scores, auxiliary
+        size = (images.shape[2], images.shape[3])
+        scores = scores_at(scores, size, *sample, self.net.align_corners)
+        if auxiliary is not None:
+            auxiliary = scores_at(auxiliary, size, *sample, self.net.align_corners)
+        return scores, auxiliary
 
 
 def take_step(
@@ -36,8 +48,13 @@ def take_step(
     `step` counts from the beginning of the run.
     """
     _seed(training.seed, step, accelerator.process_index)
-    small = training.loss_at == "scores"
-    truth = accelerator.unwrap_model(model).net.labels_at_scores(batch.labels) if small else batch.labels
+    net: Network = accelerator.unwrap_model(model).net
+    small, sample, truth = training.loss_at != "picture", None, batch.labels
+    if training.loss_at == "scores":
+        truth = net.labels_at_scores(truth)
+    elif training.loss_at == "sample":
+        sample = sample_pixels((truth.shape[1], truth.shape[2]), net.stride, training.seed, step)
+        truth = truth[:, sample[0]][:, :, sample[1]]
     counted = count_pixels(truth, class_weights_of(training))
     pixels = float(_summed(torch.tensor([counted], dtype=torch.float64), accelerator))
     size = training.micro_batch or len(batch.images)
@@ -49,7 +66,7 @@ def take_step(
         # processes exchange gradients once, with the last micro-batch
         with nullcontext() if last else accelerator.no_sync(model):
             with accelerator.autocast():
-                scores, auxiliary = model(normalise(images), small)
+                scores, auxiliary = model(normalise(images), small, sample)
             share = len(images) / training.batch_size
             loss, parts = total_loss(scores, auxiliary, labels, training, pixels, share)
             # processes average their gradients, but the parts are meant to be added

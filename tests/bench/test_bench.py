@@ -1,6 +1,7 @@
 """Benchmarks: operation counts against hand counts, and every command at a toy size. Seconds are never judged."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,9 @@ import torch
 
 from ordnet.bench.block import FORMS, METHODS, PAPER_SIZE, exponents, prepare
 from ordnet.bench.measure import Measurement, interleaved, peak_megabytes
+from ordnet.bench.soak import soak
 from ordnet.model.flops import gflops
+from tests.serving import tiny_checkpoint
 
 # The paper's table and what can be derived from the text, in 10⁹ operations.
 DERIVED = {"InterlacedSSA": 386.0, "Basic SA": 618.5, "DANet": 1110.2, "ORDNet literal": 996.4}
@@ -101,3 +104,16 @@ def test_wrong_sizes(words):
     assert done.returncode == 1
     assert done.stderr.startswith("ordnet: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_short_soak_finds_no_mistakes_of_the_servers_own(tmp_path):
+    """Every kind of client gets the answers that are meant for it."""
+    model = tiny_checkpoint(tmp_path / "tiny.safetensors")
+    rows, words = soak(str(model), 0.25, megapixels=0.5)
+    answers = {row.name: row.extra.get("answers", "") for row in rows}
+    assert {"good", "huge", "clicks", "tiny", "hostile", "slow", "idle", "nonsense"} <= set(answers)
+    assert not any("500" in each for each in answers.values())
+    assert "200" in answers["good"]
+    assert set(re.findall(r"(\d{3}): ", answers["hostile"])) <= {"413", "415", "422", "503"}
+    assert "408" in answers["slow"]
+    assert words[0].endswith("0 of them 500")

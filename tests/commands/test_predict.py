@@ -271,3 +271,21 @@ def test_probabilities_of_every_class_at_every_pixel(model, tmp_path):
     assert "1 were done already" in again.output
     refused = run(model, picture, "--out", tmp_path / "o", "--save", "probabilities", "--protocol", "encnet")
     assert "leave --protocol at whole" in str(refused.exception)
+
+
+def test_masks_as_coco_json_for_each_picture_and_for_all(model, tmp_path):
+    pictures = [photo(tmp_path / "in" / f"{name}.png", seed=seed) for seed, name in enumerate("ab")]
+    done = run(model, tmp_path / "in", "--out", tmp_path / "out", "--save", "coco")
+    assert done.exit_code == 0, done.output
+    assert names_in(tmp_path / "out") == ["a.coco.json", "a.json", "b.coco.json", "b.json", "coco.json"]
+    whole = json.loads((tmp_path / "out" / "coco.json").read_text())
+    assert [image["file_name"] for image in whole["images"]] == ["a.png", "b.png"]
+    assert [category["name"] for category in whole["categories"]] == list(NAMES)
+    for image, path in zip(whole["images"], pictures, strict=True):
+        areas = ordnet.load(model)(path).areas()
+        found = {
+            NAMES[each["category_id"] - 1]: each["area"] / (30 * 40)
+            for each in whole["annotations"]
+            if each["image_id"] == image["id"]
+        }
+        assert found == pytest.approx(areas)

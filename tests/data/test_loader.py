@@ -11,7 +11,7 @@ from PIL import Image
 from ordnet.bench.training import compare_loaders
 from ordnet.config import DataConfig
 from ordnet.data.labels import Classes, identity_rule
-from ordnet.data.loader import Batches, examples, order
+from ordnet.data.loader import Batches, examples, is_dead_worker, order
 from ordnet.errors import OrdnetError
 from ordnet.model.pixels import MEAN, STD, normalise
 
@@ -145,8 +145,10 @@ def test_a_data_set_of_broken_samples_ends():
 
 
 def test_a_dead_worker_is_an_error_and_not_a_wait():
-    with pytest.raises(OrdnetError, match="loading process died"):
+    # torch notices it in a signal handler, which may interrupt this test's own code as well as the loader's
+    with pytest.raises((OrdnetError, RuntimeError)) as caught:
         seen(batches(Numbered(20, deadly=(5,)), workers=2))
+    assert "loading process died" in str(caught.value) or is_dead_worker(caught.value)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -152,3 +152,26 @@ def test_a_broken_picture(model, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "2 pictures" in done.stdout
     assert "left out" in done.stdout
+
+
+def test_a_part_switched_off(folder, tmp_path):
+    """--without block is the network without its block; the figures say what was off."""
+    torch.manual_seed(3)
+    net = ordnet.build("ordnet", classes=len(CLASSES), backbone="tiny").eval()
+    for parameter in net.block.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    colours = tuple((i, i, i) for i in range(len(CLASSES)))
+    checkpoint.save(tmp_path / "with.safetensors", net, CLASSES, colours)
+    plain = ordnet.build("dilated-fcn", classes=len(CLASSES), backbone="tiny").eval()
+    plain.load_state_dict({key: value for key, value in net.state_dict().items() if not key.startswith("block.")})
+    checkpoint.save(tmp_path / "plain.safetensors", plain, CLASSES, colours)
+    data = f"folder:{folder}"
+    off = ordnet.evaluate(tmp_path / "with.safetensors", data, without="block")
+    np.testing.assert_array_equal(
+        off.confusion.matrix, ordnet.evaluate(tmp_path / "plain.safetensors", data).confusion.matrix
+    )
+    assert off.figures()["without"] == "block"
+    for part in ("middle", "long", "gate"):
+        assert ordnet.evaluate(tmp_path / "with.safetensors", data, without=part).figures()["without"] == part
+    with pytest.raises(OrdnetError, match="no gate that could be switched off"):
+        ordnet.evaluate(tmp_path / "plain.safetensors", data, without="gate")

@@ -1,4 +1,4 @@
-"""Predictions for the servers: names, raw ids, palettes, read back from the zip."""
+"""Predictions for the servers: names, raw ids, palettes, read back from the archive."""
 
 import io
 import subprocess
@@ -13,7 +13,7 @@ from PIL import Image
 import ordnet
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.submission import submit, voc_palette
+from ordnet.evaluation.submission import _members, submit, voc_palette
 from ordnet.model import checkpoint
 
 
@@ -69,16 +69,51 @@ def test_ade20k(ade20k, tmp_path):
 def test_voc(voc, tmp_path):
     save_model(tmp_path / "net.safetensors", open_dataset(voc, "test"))
     command = [sys.executable, "-m", "ordnet", "submit", "voc", str(tmp_path / "net.safetensors"), "--data", voc]
-    done = subprocess.run([*command, "--out", str(tmp_path / "o.zip")], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "--out", str(tmp_path / "o.tar.gz")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "2 predictions, protocol encnet, read back and checked" in done.stdout
-    with zipfile.ZipFile(tmp_path / "o.zip") as file:
-        names = file.namelist()
-        assert names[0] == "results/VOC2012/Segmentation/comp6_test_cls/2008_000001.png"
-        picture = Image.open(io.BytesIO(file.read(names[0])))
-    assert picture.mode == "P"
-    assert picture.size == (20, 16)
-    assert np.asarray(picture).max() <= 20
+    unpacked = tmp_path / "unpacked"
+    subprocess.run(["tar", "-xzf", tmp_path / "o.tar.gz", "--one-top-level=unpacked"], cwd=tmp_path, check=True)
+    folder = unpacked / "results" / "VOC2012" / "Segmentation" / "comp6_test_cls"
+    files = [path for path in unpacked.rglob("*") if path.is_file()]
+    assert sorted(files) == [folder / "2008_000001.png", folder / "2008_000002.png"]
+    for path, size in zip(sorted(files), ((20, 16), (17, 23)), strict=True):
+        with Image.open(path) as picture:
+            assert (picture.mode, picture.size) == ("P", size)
+            assert np.asarray(picture).max() <= 20
+            assert bytes(picture.getpalette()[:63]) == voc_palette()[:63]
+
+
+@pytest.mark.parametrize("ending", [".tgz", ".zip"])
+def test_other_archives_of_voc_hold_the_same_files(voc, tmp_path, ending):
+    save_model(tmp_path / "net.safetensors", open_dataset(voc, "test"))
+    for name in (f"a{ending}", "b.tar.gz"):
+        assert submit("voc", tmp_path / "net.safetensors", voc, tmp_path / name, "whole") == 2
+    assert list(_members(tmp_path / f"a{ending}")) == list(_members(tmp_path / "b.tar.gz"))
+
+
+def test_cityscapes_wants_original_ids(tmp_path):
+    root = tmp_path / "cityscapes"
+    rng = np.random.default_rng(0)
+    names = ["berlin/berlin_000000_000019", "bonn/bonn_000001_000019"]
+    for name in names:
+        path = root / "leftImg8bit" / "test" / f"{name}_leftImg8bit.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (16, 32, 3), np.uint8)).save(path)
+    data = open_dataset(f"cityscapes:{root}", "test")
+    save_model(tmp_path / "net.safetensors", data)
+    out = tmp_path / "o.zip"
+    assert submit("cityscapes", tmp_path / "net.safetensors", f"cityscapes:{root}", out, "whole") == 2
+    with zipfile.ZipFile(out) as file:
+        assert file.namelist() == ["berlin_000000_000019.png", "bonn_000001_000019.png"]
+        for index, name in enumerate(file.namelist()):
+            raw = np.asarray(Image.open(io.BytesIO(file.read(name))))
+            parse = ordnet.load(tmp_path / "net.safetensors")(np.asarray(data.image(index)))
+            classes = data.rule.encode(raw)
+            assert (classes == parse.labels).mean() > 0.99
+            # the 19 classes have the ids 7 to 33, road is 7 and not 0
+            assert raw.min() >= 7 and raw.max() <= 33
+            assert (raw[classes == 0] == 7).all()
 
 
 def test_voc_palette_is_that_of_the_class_table(voc):
@@ -90,9 +125,10 @@ def test_voc_palette_is_that_of_the_class_table(voc):
 def test_refusals(voc, ade20k, tmp_path):
     save_model(tmp_path / "net.safetensors", open_dataset(voc, "test"))
     for arguments, message in (
-        (("cityscapes", tmp_path / "net.safetensors", voc, tmp_path / "o.zip"), "there is no server"),
+        (("kitti", tmp_path / "net.safetensors", voc, tmp_path / "o.zip"), "there is no server"),
         (("voc", tmp_path / "net.safetensors", ade20k, tmp_path / "o.zip"), "takes predictions for voc:PATH"),
-        (("voc", tmp_path / "net.safetensors", voc, tmp_path / "o.tar"), r"take a \.zip"),
+        (("voc", tmp_path / "net.safetensors", voc, tmp_path / "o.tar"), r"ends in \.tar\.gz or \.tgz"),
+        (("ade20k", tmp_path / "net.safetensors", ade20k, tmp_path / "o.tgz"), r"ends in \.zip"),
         (("ade20k", tmp_path / "net.safetensors", ade20k, tmp_path / "o.zip"), "different classes"),
     ):
         with pytest.raises(OrdnetError, match=message):

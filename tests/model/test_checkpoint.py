@@ -143,3 +143,26 @@ def test_equal_networks_make_equal_files(tmp_path):
         )
     assert len({path.read_bytes() for path in tmp_path.glob("*.safetensors")}) == 1
     assert checkpoint.load(tmp_path / "0.safetensors").classes == ("a", "ü")
+
+
+def test_widths_that_no_tensor_has_are_refused_before_anything_is_built(good, tmp_path, monkeypatch):
+    """A file from elsewhere must not be able to ask for ten gigabytes."""
+    import json
+
+    from safetensors import safe_open
+
+    with safe_open(good, "pt") as file:
+        settings = json.loads(file.metadata()["ordnet"])
+    settings["model"]["key_channels"] = 10_000_000
+    path = rewritten(good, tmp_path / "huge.safetensors", {"ordnet": json.dumps(settings)})
+    monkeypatch.setattr(checkpoint, "build_from", lambda *words: pytest.fail("it was built"))
+    with pytest.raises(OrdnetError, match=r"model.key_channels is 10000000, and no tensor has that"):
+        checkpoint.load(path)
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path):
+    net = ordnet.build("ordnet", classes=2, backbone="tiny")
+    torch.nn.init.constant_(net.block.fuse.weight, float("nan"))
+    checkpoint.save(tmp_path / "nan.safetensors", net, ("a", "b"), ((0, 0, 0), (1, 1, 1)))
+    with pytest.raises(OrdnetError, match=r"not finite, such as block\.fuse\.weight"):
+        checkpoint.load(tmp_path / "nan.safetensors")

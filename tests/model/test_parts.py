@@ -154,3 +154,16 @@ def test_the_fine_decoder_ends_at_a_quarter(variant, output_stride):
         assert tuple(small.shape) == (1, 3, 20, 26)
         torch.testing.assert_close(scores, net(image))
         assert auxiliary.shape == scores.shape == (1, 3, 77, 101)
+
+
+def test_the_living_block_and_the_fine_decoder_are_exported(tmp_path):
+    torch.manual_seed(2)
+    net = ordnet.build(
+        "ordnet", classes=3, backbone="toy", neck=12, decoder="fine", align_corners=False,
+        gate_logits="standard", logit_scale="root", patches=2,
+    ).eval()  # fmt: skip
+    checkpoint.save(tmp_path / "net.safetensors", net, ("a", "b", "c"), ((0, 0, 0), (9, 9, 9), (99, 0, 0)))
+    done = export.export(tmp_path / "net.safetensors", tmp_path / "net.onnx")
+    pixels = np.random.default_rng(0).integers(0, 256, (71, 98, 3), dtype=np.uint8)
+    ours = ordnet.load(tmp_path / "net.safetensors")(pixels).labels
+    assert (ordnet.load(done.path)(pixels).labels == ours).mean() > 0.999

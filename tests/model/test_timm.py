@@ -198,3 +198,14 @@ def test_checkpoint_needs_nothing_but_the_file(tmp_path, monkeypatch):
     image = torch.randn(1, 3, 40, 56)
     with torch.no_grad():
         assert torch.equal(again(image), net.eval()(image))
+
+
+def test_the_fine_decoder_goes_through_timm_maps():
+    net = ordnet.build("ordnet", classes=3, backbone="timm:test_resnet", output_stride=32, neck=8, decoder="fine")
+    net = lively(net)
+    assert net.stride == 4
+    pixels = np.random.default_rng(0).integers(0, 256, (150, 300, 3), dtype=np.uint8)
+    with torch.inference_mode():
+        whole = net(to_input(pixels, net))[0]
+    assert whole.shape == (3, 150, 300)
+    torch.testing.assert_close(stream.scores(net, pixels, tile=128), whole, rtol=1e-3, atol=1e-4)

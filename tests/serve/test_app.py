@@ -319,8 +319,9 @@ def test_token(model):
         assert client.get("/v1/model").status_code == 401
         assert client.get("/").status_code == client.get("/healthz").status_code == 200
         # in the middle of a computation
+        large = raw_request(encoded(pixels(1500, 1500)), "Authorization: Bearer a secret")
         with socket.create_connection((httpx.URL(server.url).host, httpx.URL(server.url).port)) as connection:
-            connection.sendall(raw_request(encoded(pixels(1500, 1500)), "Authorization: Bearer a secret"))
+            connection.sendall(large)
             while not client.get("/healthz").json()["working"]:
                 time.sleep(0.02)
             assert server.stop() == 0

@@ -20,11 +20,13 @@ from ordnet.data.importers.regions import Region
 from ordnet.data.labels import IGNORE
 from ordnet.data.pictures import open_rgb, opened
 from ordnet.data.split import divide
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, is_printable
 
 BACKGROUND = "background"
 IGNORED_NAMES = ("ignore", "__ignore__")
 _SHOWN = 10
+_LONGEST_NAME = 240
+"""Bytes: file systems take 255 with the ending."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def write_folder(
     if not background:
         pictures = [picture for picture in pictures if picture.shapes]
         left_out["pictures without any shape"] += len(found.pictures) - len(pictures)
-    problems = [*found.problems, *_twice(pictures)]
+    problems = [*found.problems, *_twice(pictures), *_unusable(pictures)]
     _refuse(problems)
     names = class_names(found.names, background)
     with _new_folder(out) as folder:
@@ -186,6 +188,15 @@ def _twice(pictures: Sequence[Annotated]) -> list[str]:
             problems.append(f"{seen[picture.id]} and {picture.origin} would both be called {picture.id}: rename one")
         seen.setdefault(picture.id, picture.origin)
     return problems
+
+
+def _unusable(pictures: Sequence[Annotated]) -> list[str]:
+    """Names that lists and file systems cannot hold."""
+    return [
+        f"{picture.origin!r:.200}: rename this picture: its name is empty, too long or cannot be shown"
+        for picture in pictures
+        if not picture.id or not is_printable(picture.id) or len(picture.id.encode()) > _LONGEST_NAME
+    ]
 
 
 def _refuse(problems: Sequence[str]) -> None:

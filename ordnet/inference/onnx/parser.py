@@ -17,9 +17,9 @@ from ordnet.inference.onnx.export import FORMAT, SMALL_SCORES
 from ordnet.inference.onnx.runtime import library, session
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import WHOLE_UP_TO, Picture, name_of, read, read_ahead, refuse_too_many_scores
-from ordnet.inference.scale import LongSide, long_side_of, seen_by
 from ordnet.inference.stream import Progress
 from ordnet.inference.upsample import best_classes, held, resized
+from ordnet.model.pixels import LongSide, long_side_of, seen_by
 from ordnet.picture.overlay import Colour
 
 

@@ -19,9 +19,9 @@ from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import protocol
-from ordnet.inference.scale import long_side_of
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
+from ordnet.model.pixels import long_side_of
 from ordnet.training.environment import environment_rows
 from ordnet.training.report import facts
 from ordnet.training.report.page import Example, RunReport, report_page

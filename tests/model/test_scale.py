@@ -7,8 +7,8 @@ from PIL import Image
 import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.inference.parser import Parser
-from ordnet.inference.scale import LARGER, fitted, long_side_of, parse_long_side, seen_by
 from ordnet.model import checkpoint
+from ordnet.model.pixels import LARGER, fitted, long_side_of, parse_long_side, seen_by
 
 NAMES, COLOURS = ("a", "b", "c"), ((0, 0, 255), (0, 128, 0), (255, 0, 0))
 

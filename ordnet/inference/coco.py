@@ -1,0 +1,79 @@
+"""Parses as COCO JSON: a mask for each class of a picture, as run lengths in COCO's own packing."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def coco_record(labels: np.ndarray, classes: tuple[str, ...], file_name: str, image_id: int = 1) -> dict[str, Any]:
+    """One picture's class ids (H, W) uint8 as a COCO data set; category ids are class ids + 1, as COCO has no 0."""
+    height, width = labels.shape
+    annotations = []
+    for class_id in np.unique(labels):
+        if class_id >= len(classes):
+            continue  # pixels without a class
+        mask = labels == class_id
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+        box = [columns[0], rows[0], columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1]
+        annotations.append(
+            {
+                "id": 0,
+                "image_id": image_id,
+                "category_id": int(class_id) + 1,
+                "segmentation": {"size": [height, width], "counts": packed(run_lengths(mask))},
+                "area": int(mask.sum()),
+                "bbox": [int(value) for value in box],
+                "iscrowd": 0,
+            }
+        )
+    return {
+        "images": [{"id": image_id, "file_name": file_name, "width": width, "height": height}],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(classes, 1)],
+        "annotations": _numbered(annotations),
+    }
+
+
+def merged(files: Iterable[Path]) -> dict[str, Any]:
+    """Records of single pictures as one data set; pictures and annotations are numbered anew."""
+    whole: dict[str, Any] = {"images": [], "categories": [], "annotations": []}
+    for image_id, file in enumerate(files, 1):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        whole["categories"] = record["categories"]
+        whole["images"].append({**record["images"][0], "id": image_id})
+        whole["annotations"] += [{**each, "image_id": image_id} for each in record["annotations"]]
+    return {**whole, "annotations": _numbered(whole["annotations"])}
+
+
+def _numbered(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**each, "id": number} for number, each in enumerate(annotations, 1)]
+
+
+def run_lengths(mask: np.ndarray) -> list[int]:
+    """Lengths of the runs of False and True by turns, False first, down the columns of a mask (H, W)."""
+    flat = np.asarray(mask, dtype=bool).T.ravel()
+    if not flat.size:
+        return []
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    lengths = np.diff(np.concatenate([[0], changes, [flat.size]])).tolist()
+    return [0, *lengths] if flat[0] else lengths
+
+
+def packed(lengths: list[int]) -> str:
+    """COCO's text for run lengths: from the fourth on the difference to the length two before, five bits a letter.
+
+    The lowest five bits come first; the sixth says that more follow. The last letter's fifth bit is the sign.
+    """
+    letters = []
+    for place, length in enumerate(lengths):
+        value = length - lengths[place - 2] if place > 2 else length
+        while True:
+            bits = value & 0x1F
+            value >>= 5
+            more = value != (-1 if bits & 0x10 else 0)
+            letters.append(chr(bits + (0x20 if more else 0) + 48))
+            if not more:
+                break
+    return "".join(letters)

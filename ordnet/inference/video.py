@@ -1,0 +1,314 @@
+"""Videos: every frame parsed, the classes drawn over it, and their shares in a table.
+
+Decoding, parsing and encoding overlap: one thread reads frames ahead, this one parses, another draws and encodes. All
+three spend their time outside Python's lock.
+"""
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ordnet.errors import OrdnetError
+from ordnet.files import write_atomically, write_text
+from ordnet.inference.parse import probabilities_of
+from ordnet.picture.overlay import overlay
+
+ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
+_AHEAD = 4
+"""Frames that wait between two threads."""
+_CODECS = ("libx264", "libopenh264", "mpeg4")
+"""The first that PyAV was built with is used."""
+OnFrame = Callable[[int, int | None, float], object]
+"""Is told how many frames are done, of how many where that is known, and frames a second so far."""
+Areas = tuple[int, float, np.ndarray]
+"""A frame's number, its time in seconds, and the share of each class."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture of a video."""
+
+    number: int
+    """Counted from 0, broken ones included."""
+    seconds: float
+    pixels: np.ndarray
+    """Upright RGB (H, W, 3) uint8."""
+
+
+@dataclass
+class Video:
+    """A file, or a camera or stream that PyAV can open."""
+
+    source: str
+    broken: list[str] = field(default_factory=list)
+    """Frames that could not be decoded, in words."""
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        av = _library()
+        try:
+            self._container = av.open(self.source, metadata_errors="ignore")
+        except (av.FFmpegError, OSError, ValueError) as error:
+            raise OrdnetError(f"{self.source} cannot be read as a video: {error}") from None
+        if not self._container.streams.video:
+            raise OrdnetError(f"{self.source} has no pictures, only {len(self._container.streams)} other streams")
+        self._stream = self._container.streams.video[0]
+        self._stream.thread_type = "AUTO"
+        rate = self._stream.average_rate or self._stream.guessed_rate or 25
+        self.rate = Fraction(rate).limit_denominator(60_000)
+        self.frames: int | None = self._stream.frames or None
+        self.endless = is_endless(self.source)
+
+    def read(self) -> Iterator[Frame]:
+        """The frames, in the order of showing. One that is broken is named in `broken` and left out."""
+        av = _library()
+        numbers = itertools.count()
+        last = -1.0
+        packets = self._container.demux(self._stream)
+        while not self.stop.is_set():
+            try:
+                packet = next(packets)
+                decoded = packet.decode()
+            except StopIteration:
+                return
+            except av.FFmpegError as error:
+                self.broken.append(f"frame {next(numbers)}, after {max(0.0, last):.2f} s: {error.strerror or error}")
+                if len(self.broken) > 10_000:
+                    return
+                continue
+            for frame in decoded:
+                number = next(numbers)
+                seconds = frame.time if frame.time is not None else float(number / self.rate)
+                if frame.is_corrupt:
+                    self.broken.append(f"frame {number}, at {seconds:.2f} s: damaged")
+                    continue
+                last = max(seconds, last + 1e-6)  # a clock that runs backwards would make an unreadable file
+                turns = round(getattr(frame, "rotation", 0) / 90) % 4
+                pixels = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
+                yield Frame(number, last, pixels)
+
+    def close(self) -> None:
+        self._container.close()
+
+
+def predict_video(
+    parser: Any,
+    source: str,
+    out: Path,
+    *,
+    strength: float = 0.5,
+    label_frames: bool = False,
+    smoothing: float = 0.0,
+    about: dict[str, Any] | None = None,
+    tell: OnFrame = lambda done, total, rate: None,
+) -> dict[str, Any]:
+    """Write STEM.overlay.mp4, STEM.areas.csv and STEM.json into `out`; with `label_frames` STEM.labels/000000.png too.
+
+    The video has the source's size, rate and times. `smoothing` from 0 to 1 is the share that earlier frames keep of
+    each pixel's probabilities: 0.5 to 0.8 calm flicker. The JSON's content is returned; it is written last.
+    """
+    if not 0 <= smoothing < 1:
+        raise OrdnetError(f"--smooth goes from 0 to below 1, got {smoothing}")
+    video = Video(source)
+    stem = stem_of(source)
+    areas: list[Areas] = []
+    started = time.monotonic()
+
+    def write(path: Path) -> None:
+        kept = out / f"{stem}.labels" if label_frames else None
+        with (
+            _Encoder(path, video.rate, parser.colours, strength, kept) as encoder,
+            contextlib.closing(_parsed(parser, video, smoothing)) as parsed,
+        ):
+            try:
+                for done, (frame, labels) in enumerate(parsed, 1):
+                    counts = np.bincount(labels.ravel(), minlength=len(parser.classes))[: len(parser.classes)]
+                    areas.append((frame.number, frame.seconds, counts / labels.size))
+                    encoder.add(frame, labels)
+                    tell(done, video.frames, done / max(1e-9, time.monotonic() - started))
+            except KeyboardInterrupt:
+                if not video.endless:
+                    raise
+            if not areas:
+                raise OrdnetError(f"{source}: no frame of it can be decoded")
+
+    try:
+        write_atomically(out / f"{stem}.overlay.mp4", write)
+    finally:
+        video.close()
+    write_text(out / f"{stem}.areas.csv", _table(areas, parser.classes))
+    record = {
+        **(about or {}),
+        "frames": len(areas),
+        "rate": float(video.rate),
+        "seconds": areas[-1][1],
+        "frames_per_second": len(areas) / (time.monotonic() - started),
+        "smoothing": smoothing,
+        "broken": video.broken,
+        "areas": {
+            name: float(share)
+            for name, share in zip(parser.classes, np.mean([shares for _, _, shares in areas], axis=0), strict=True)
+        },
+    }
+    write_text(out / f"{stem}.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    return record
+
+
+def is_video(word: str) -> bool:
+    """Whether what a user named is a video file, a stream (rtsp://…) or a camera (/dev/video0)."""
+    return word.lower().endswith(ENDINGS) or is_endless(word)
+
+
+def is_endless(source: str) -> bool:
+    """A camera or a stream ends when somebody ends it, with Ctrl-C; what came until then is kept."""
+    return "://" in source or source.startswith("/dev/video")
+
+
+def stem_of(source: str) -> str:
+    return Path(source.rstrip("/")).stem or "video"
+
+
+def _parsed(parser: Any, video: Video, smoothing: float) -> Generator[tuple[Frame, np.ndarray], None, None]:
+    """Each frame with its class ids (H, W); the next frames are decoded meanwhile."""
+    earlier: np.ndarray | None = None  # probabilities (K, H, W)
+    for frame in _ahead(video.read(), video.stop):
+        if not smoothing:
+            yield frame, parser(frame.pixels).labels
+            continue
+        now = probabilities_of(parser.scores(frame.pixels)).astype(np.float32)
+        if earlier is None or earlier.shape != now.shape:
+            earlier = now
+        else:
+            earlier *= smoothing
+            earlier += (1 - smoothing) * now
+        yield frame, earlier.argmax(axis=0).astype(np.uint8)
+
+
+def _ahead(frames: Iterator[Frame], stop: threading.Event) -> Iterator[Frame]:
+    """The same frames, read by another thread."""
+    waiting: queue.Queue[Frame | BaseException | None] = queue.Queue(_AHEAD)
+
+    def put(item: Frame | BaseException | None) -> None:
+        while not stop.is_set():
+            try:
+                waiting.put(item, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+
+    def read() -> None:
+        try:
+            for frame in frames:
+                put(frame)
+        except BaseException as error:
+            put(error)
+        else:
+            put(None)
+
+    thread = threading.Thread(target=read, daemon=True, name="ordnet-video-decode")
+    thread.start()
+    try:
+        while (item := waiting.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+class _Encoder:
+    """Draws and encodes in a thread of its own; an error there is raised by the next `add` or at the end."""
+
+    def __init__(self, path: Path, rate: Fraction, colours: Any, strength: float, labels: Path | None) -> None:
+        """`labels` is the folder for every frame's class ids, where they are wanted."""
+        self._path, self._rate, self._colours, self._strength = path, rate, colours, strength
+        self._labels = labels
+        self._waiting: queue.Queue[tuple[Frame, np.ndarray] | None] = queue.Queue(_AHEAD)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="ordnet-video-encode")
+
+    def __enter__(self) -> "_Encoder":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+        if self._error is not None and _[0] is None:
+            raise self._error
+
+    def add(self, frame: Frame, labels: np.ndarray) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiting.put((frame, labels))
+
+    def _run(self) -> None:
+        try:
+            self._encode()
+        except BaseException as error:
+            self._error = error
+            while self._waiting.get() is not None:  # whoever adds must not wait for ever
+                pass
+
+    def _encode(self) -> None:
+        av = _library()
+        base = Fraction(1, 90_000)
+        with av.open(str(self._path), "w", format="mp4") as container:
+            stream = None
+            while (item := self._waiting.get()) is not None:
+                frame, labels = item
+                height, width = labels.shape
+                if stream is None:
+                    codec = next((name for name in _CODECS if name in av.codecs_available), _CODECS[-1])
+                    stream = container.add_stream(codec, rate=self._rate)
+                    # colours at half resolution need even sides
+                    stream.width, stream.height = width, height
+                    stream.pix_fmt = "yuv420p" if width % 2 == height % 2 == 0 else "yuv444p"
+                    stream.codec_context.time_base = base
+                elif (stream.width, stream.height) != (width, height):
+                    raise OrdnetError(f"frame {frame.number} has {width} x {height} pixels, the first one another size")
+                drawn = av.VideoFrame.from_ndarray(
+                    overlay(frame.pixels, labels, self._colours, self._strength), "rgb24"
+                )
+                drawn.pts, drawn.time_base = round(frame.seconds / base), base
+                container.mux(stream.encode(drawn))
+                if self._labels is not None:
+                    _save(Image.fromarray(labels), self._labels / f"{frame.number:06}.png")
+            if stream is not None:
+                container.mux(stream.encode(None))
+
+
+def _table(areas: list[Areas], classes: tuple[str, ...]) -> str:
+    """A line for each frame: its number, its time, the share of every class."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["frame", "seconds", *classes])
+    for number, seconds, shares in areas:
+        writer.writerow([number, f"{seconds:.3f}", *(f"{share:.4f}" for share in shares)])
+    return text.getvalue()
+
+
+def _save(picture: Image.Image, path: Path) -> None:
+    write_atomically(path, lambda temporary: picture.save(temporary, compress_level=3))
+
+
+def _library() -> Any:
+    try:
+        import av
+    except ImportError:
+        raise OrdnetError("videos need the extra `video`: pip install 'ordnet[video]'") from None
+    return av

@@ -1,0 +1,166 @@
+"""Videos: the same rate, size and times out as in; every frame counted; broken ones named."""
+
+import csv
+import json
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import ordnet
+from ordnet.commands import app
+from ordnet.errors import OrdnetError
+from ordnet.inference.video import Video, predict_video
+from ordnet.model import checkpoint
+
+av = pytest.importorskip("av")
+NAMES = ("sky", "tree", "road")
+COLOURS = ((0, 0, 255), (0, 255, 0), (128, 128, 128))
+
+
+def clip(path, frames=12, size=(48, 64), rate=Fraction(30000, 1001), codec="libx264", seed=0):
+    """A bright square that moves over a dark ground."""
+    height, width = size
+    noise = np.random.default_rng(seed).integers(0, 40, (height, width, 3), dtype=np.uint8)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.gop_size = 4
+        for number in range(frames):
+            picture = noise.copy()
+            picture[10:30, 2 * number : 2 * number + 20] = (230, 120, 40)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24")))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model") / "m.safetensors"
+    checkpoint.save(path, ordnet.build("ordnet", classes=3, backbone="tiny"), NAMES, COLOURS)
+    return path
+
+
+def read(path):
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        frames = [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(stream)]
+        return stream.average_rate, frames
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["predict", *map(str, words)])
+
+
+def test_a_clip_through_the_command_line(model, tmp_path):
+    source = clip(tmp_path / "clip.mp4")
+    done = run(model, source, "--out", tmp_path / "out", "--label-frames")
+    assert done.exit_code == 0, done.output
+    rate, frames = read(tmp_path / "out" / "clip.overlay.mp4")
+    expected_rate, expected = read(source)
+    assert float(rate) == pytest.approx(float(expected_rate), rel=1e-3)
+    assert [time for time, _ in frames] == pytest.approx([time for time, _ in expected], abs=1e-3)
+    assert frames[0][1].shape == (48, 64, 3)
+    parser = ordnet.load(model)
+    rows = list(csv.reader((tmp_path / "out" / "clip.areas.csv").open()))
+    assert rows[0] == ["frame", "seconds", *NAMES]
+    assert len(rows) == 13
+    for number, (_, pixels) in enumerate(expected):
+        labels = np.asarray(Image.open(tmp_path / "out" / "clip.labels" / f"{number:06}.png"))
+        parse = parser(pixels)
+        np.testing.assert_array_equal(labels, parse.labels)
+        shares = [float(value) for value in rows[number + 1][2:]]
+        assert shares == pytest.approx([parse.areas().get(name, 0) for name in NAMES], abs=1e-4)
+        assert sum(shares) == pytest.approx(1, abs=1e-3)
+    record = json.loads((tmp_path / "out" / "clip.json").read_text())
+    assert (record["frames"], record["broken"]) == (12, [])
+    again = run(model, source, "--out", tmp_path / "out", "--label-frames")
+    assert "was done already" in again.output
+    assert "12 frames" in run(model, source, "--out", tmp_path / "out", "--smooth", "0.5").output
+
+
+def test_broken_frames_are_named_and_left_out(model, tmp_path):
+    source = clip(tmp_path / "clip.avi", frames=40, codec="mpeg4")
+    data = bytearray(source.read_bytes())
+    packets = []
+    with av.open(str(source)) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    place, size = packets[13]
+    data[place : place + size] = b"\xff" * size
+    source.write_bytes(data)
+    record = predict_video(ordnet.load(model), str(source), tmp_path)
+    assert record["broken"]
+    assert all(words.startswith("frame ") for words in record["broken"])
+    assert 30 <= record["frames"] < 40
+    assert len(read(tmp_path / "clip.overlay.mp4")[1]) == record["frames"]
+
+
+def test_smoothing_calms_flicker(tmp_path):
+    """A parser that changes its mind with every frame."""
+
+    class Flickering:
+        classes, colours = NAMES, COLOURS
+        count = 0
+
+        def scores(self, pixels):
+            self.count += 1
+            scores = np.zeros((3, *pixels.shape[:2]), np.float32)
+            scores[0] = 1.0
+            scores[1] = 2.0 if self.count % 4 == 0 else 0.0
+            return scores
+
+    source = clip(tmp_path / "clip.mp4", frames=12)
+    changes = {}
+    for smoothing in (0.01, 0.7):
+        predict_video(Flickering(), str(source), tmp_path, smoothing=smoothing)
+        rows = list(csv.reader((tmp_path / "clip.areas.csv").open()))[1:]
+        changes[smoothing] = sum(one[2:] != other[2:] for one, other in pairwise(rows))
+    assert changes == {0.01: 5, 0.7: 0}
+    with pytest.raises(OrdnetError, match="--smooth"):
+        predict_video(Flickering(), str(source), tmp_path, smoothing=1.0)
+
+
+def test_odd_sides_stay_as_they_are(model, tmp_path):
+    source = tmp_path / "odd.mkv"
+    with av.open(str(source), "w") as container:
+        stream = container.add_stream("ffv1", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 63, 47, "bgr0"
+        for _ in range(3):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((47, 63, 3), np.uint8), "rgb24")))
+        container.mux(stream.encode(None))
+    predict_video(ordnet.load(model), str(source), tmp_path)
+    assert read(tmp_path / "odd.overlay.mp4")[1][0][1].shape == (47, 63, 3)
+
+
+@pytest.mark.parametrize("content", [b"", b"no video", b"\0" * 5000])
+def test_what_is_no_video_is_named(model, tmp_path, content):
+    (tmp_path / "a.mp4").write_bytes(content)
+    done = run(model, tmp_path / "a.mp4", "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert "cannot be read as a video" in done.output
+    assert not list((tmp_path / "out").glob("*.mp4")) if (tmp_path / "out").exists() else True
+    missing = run(model, tmp_path / "missing.mp4", "--out", tmp_path / "out")
+    assert missing.exit_code == 1
+    assert "no video at" in missing.output
+
+
+def test_a_cut_off_file_gives_what_it_has(model, tmp_path):
+    source = clip(tmp_path / "a.mkv", frames=40)
+    source.write_bytes(source.read_bytes()[:-2000])
+    record = predict_video(ordnet.load(model), str(source), tmp_path)
+    assert 0 < record["frames"] <= 40
+    assert len(read(tmp_path / "a.overlay.mp4")[1]) == record["frames"]
+
+
+def test_reading_ends_when_told(tmp_path):
+    video = Video(str(clip(tmp_path / "a.mp4", frames=30)))
+    frames = video.read()
+    next(frames)
+    video.stop.set()
+    assert len(list(frames)) < 29
+    video.close()
