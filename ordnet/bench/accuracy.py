@@ -194,8 +194,8 @@ def remarks(cells: Sequence[Cell], made: Sequence[Measurement]) -> list[str]:
         f"the curves are of {looked} pictures, the table is of the whole split; time: one picture, one thread, in turns"
     )
     said.append(
-        "all share one recipe, made for our networks: smp's might do better with one of their own. CPU seconds swell by "
-        "some per cent on a busy machine, so equal seconds are not quite equal work"
+        "all share one recipe, made for our networks: smp's might do better with one of their own. CPU seconds swell "
+        "by some per cent on a busy machine, so equal seconds are not quite equal work"
     )
     return said
 
