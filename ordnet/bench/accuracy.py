@@ -194,7 +194,7 @@ def remarks(cells: Sequence[Cell], made: Sequence[Measurement]) -> list[str]:
         f"the curves are of {looked} pictures, the table is of the whole split; time: one picture, one thread, in turns"
     )
     said.append(
-        "all share one recipe, made for our networks; nothing was tuned for anybody on this split. CPU seconds swell "
+        "all share one recipe, made for our networks: smp's might do better with one of their own. CPU seconds swell "
         "by some per cent on a busy machine, so equal seconds are not quite equal work"
     )
     return said
