@@ -83,7 +83,7 @@ BLOCK_SETTINGS = (
     "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
     "fusion", "similarity", "form", "project", "gate_logits", "logit_scale", "start",
 )  # fmt: skip
-WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal")
+WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal", "aspp", "ppm")
 """Variants that take none of the block's settings."""
 
 

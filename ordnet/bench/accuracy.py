@@ -20,7 +20,7 @@ import torch
 from ordnet.bench import smp
 from ordnet.bench.measure import Measurement, interleaved
 from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, make_network, ready_to_parse
-from ordnet.config import Settings, override
+from ordnet.config import Settings, override, parse
 from ordnet.data.catalogue import open_dataset, short_name
 from ordnet.data.dataset import Dataset
 from ordnet.data.loader import examples
@@ -88,8 +88,10 @@ def finished(cell: Cell, out: Path) -> dict[str, Any] | None:
         return None
     except ValueError:
         raise OrdnetError(f"{path} is no cell of this benchmark: remove it, or choose another --out") from None
-    other = [key for key, value in json.loads(json.dumps(cell.plain())).items() if figures.get(key) != value]
-    if other:
+    asked = {**cell.plain(), "settings": cell.settings}
+    # settings that came to the product after the cell was run have their defaults
+    kept = {**figures, "settings": parse(figures.get("settings", {}), str(path))}
+    if other := [key for key, value in asked.items() if kept.get(key) != value]:
         raise OrdnetError(f"{path} was run with other {' and '.join(other)}; choose another --out")
     return figures
 
@@ -192,7 +194,7 @@ def remarks(cells: Sequence[Cell], made: Sequence[Measurement]) -> list[str]:
         f"the curves are of {looked} pictures, the table is of the whole split; time: one picture, one thread, in turns"
     )
     said.append(
-        "all share one recipe, made for our networks; nothing was tuned for anybody on this split. CPU seconds swell "
+        "all share one recipe, made for our networks: smp's might do better with one of their own. CPU seconds swell "
         "by some per cent on a busy machine, so equal seconds are not quite equal work"
     )
     return said

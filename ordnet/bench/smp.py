@@ -55,6 +55,9 @@ class SmpNetwork(nn.Module):
     are cut back. Losses at the scores' size are taken before the library's last upsampling, as with our networks.
     """
 
+    align_corners = True
+    """How the library's last layer upsamples."""
+
     def __init__(self, name: str, classes: int, file: WeightFile | None) -> None:
         super().__init__()
         self.classes = classes
@@ -88,7 +91,7 @@ class SmpNetwork(nn.Module):
         return scores[:, :, : -(-height // self.stride), : -(-width // self.stride)], None
 
     def labels_at_scores(self, labels: Tensor) -> Tensor:
-        return labels_at(labels, self.stride, align_corners=True)
+        return labels_at(labels, self.stride, self.align_corners)
 
     def _padded(self, image: Tensor) -> Tensor:
         height, width = image.shape[2:]

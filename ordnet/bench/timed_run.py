@@ -33,7 +33,7 @@ from ordnet.model import pretrained
 from ordnet.model.build import build_from
 from ordnet.model.network import Network
 from ordnet.model.pixels import normalise
-from ordnet.training.memory import keep_memory
+from ordnet.training.environment import keep_memory
 from ordnet.training.schedule import make_optimizer, set_rate
 from ordnet.training.start import Averaged, freeze_norms
 from ordnet.training.step import Trainee, take_step
@@ -158,6 +158,8 @@ def test(net: nn.Module, dataset: Dataset) -> tuple[Evaluation, float]:
 def _point(net: nn.Module, few: Dataset, spent: float, step: int, loss: float) -> dict[str, Any]:
     scored, _ = test(net, few)
     miou, accuracy = scored.miou, scored.pixel_accuracy
+    # into the cell's log, for whoever waits
+    print(f"{spent:.0f} s, {step} steps, loss {loss:.3f}: mIoU {miou:.4f}, pixel accuracy {accuracy:.4f}", flush=True)
     return {"seconds": spent, "steps": step, "loss": loss, "miou": miou, "pixel_accuracy": accuracy}
 
 

@@ -1,4 +1,4 @@
-"""`ordnet ablate`: one of the paper's four ablation tables, on any data set."""
+"""`ordnet ablate`: one of the paper's four ablation tables, or one of methods, on any data set."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def ablate(
-    table: Annotated[str, typer.Argument(help="branches, patches, gate or fusion.")],
+    table: Annotated[str, typer.Argument(help="branches, patches, gate, fusion or methods.")],
     data: Annotated[str, typer.Option(help="The data set, as NAME or NAME:PATH.")],
     recipe: Annotated[
         str | None, typer.Option(help="What the rows change; without it one that suits the data set.")
@@ -27,7 +27,8 @@ def ablate(
     """Train every row of an ablation table with several seeds; killed anywhere, the same command continues.
 
     Rows are trained with cross-entropy and scored at a single scale after the last epoch, as in the paper. The tables
-    of one --out folder share the runs they have in common.
+    of one --out folder share the runs they have in common. `methods` sets kinds of context side by side, accuracy
+    against cost.
     """
     from ordnet.study.ablation import ablate as run
 
@@ -43,10 +44,8 @@ def _print(table: "Table") -> None:
     from rich.console import Console
     from rich.table import Table as Sheet
 
-    from ordnet.study.table import NOTE
-
     titles, lines = table.lines()
-    sheet = Sheet(title=table.title, title_justify="left", caption=NOTE, caption_justify="left")
+    sheet = Sheet(title=table.title, title_justify="left", caption=table.note, caption_justify="left")
     for place, title in enumerate(titles):
         sheet.add_column(title, justify="right" if place else "left", overflow="fold")
     for line in lines:

@@ -325,18 +325,18 @@ def _spread(sides: np.ndarray) -> dict[str, float] | None:
     return {"min": int(sides.min()), "median": float(np.median(sides)), "max": int(sides.max())}
 
 
-def usual_long_side(dataset: Dataset) -> int:
-    """How long the long side of the data set's larger pictures is: 95 of 100 are no longer."""
+def usual_long_side(dataset: Dataset) -> int | None:
+    """How long the long side of the data set's larger pictures is: 95 of 100 are no longer. None where none is read."""
     count = len(dataset.ids)
     sides = []
     for index in range(0, count, max(1, count // _SIZED)):
-        files = getattr(dataset, "files", None)
+        file = Path(dataset.files(index)[0])
         try:
-            if files is None:
-                sides.append(max(dataset.image(index).size))
-            else:
-                with opened(files(index)[0]) as picture:  # its header is enough
+            if file.is_file():
+                with opened(file) as picture:  # its header is enough
                     sides.append(max(picture.size))
+            else:  # drawn, or inside something else
+                sides.append(max(dataset.image(index).size))
         except OrdnetError:
             continue  # a broken picture is somebody else's business
-    return int(np.quantile(sides, 0.95, method="lower")) if sides else 0
+    return int(np.quantile(sides, 0.95, method="lower")) if sides else None

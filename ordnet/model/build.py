@@ -20,6 +20,7 @@ from ordnet.model.head import Classifier, FCNHead
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
 from ordnet.model.parts import Backbone, Block, NoBlock, conv_norm
+from ordnet.model.pyramid_context import ASPP, PyramidPooling
 
 # What each variant of the paper sets of the omni-range block; everything else is OmniRange's default.
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -35,6 +36,8 @@ OTHER_BLOCKS: dict[str, Callable[[int], Block]] = {
     "interlaced": Interlaced,
     "danet": DANet,
     "nonlocal": NonLocal,
+    "aspp": ASPP,
+    "ppm": PyramidPooling,
 }
 # Backbones by name: made for an output stride (None: their usual one) and a place of the strides (ResNets).
 BACKBONES: dict[str, Callable[[int | None, str], Backbone]] = {

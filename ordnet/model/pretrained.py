@@ -48,6 +48,9 @@ SOURCES = {
     "resnet152s": Source("timm/resnet152s.gluon_in1k"),
 }
 
+SCRATCH = ("tiny",)
+"""Backbones so small that they learn from nothing, and were never trained on ImageNet."""
+
 
 def source_of(backbone: str) -> Source:
     """Where a backbone's ImageNet weights are kept; timm knows it of its own models."""
@@ -67,6 +70,8 @@ def source_of(backbone: str) -> Source:
 
 def chosen(setting: str | None, backbone: str) -> tuple[WeightFile | None, str]:
     """What `model.weights` names, and of ImageNet weights a line that says where they came from."""
+    if setting == "imagenet" and backbone in SCRATCH:
+        return None, f"there are no ImageNet weights for the {backbone} backbone: it starts at random"
     if setting == "imagenet":
         return read(backbone)
     return (weights.read(setting) if setting and setting != "none" else None), ""

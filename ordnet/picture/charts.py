@@ -233,3 +233,32 @@ def accuracy_over_time(path: Path, title: str, lines: Mapping[str, Sequence[Sequ
         axis.set_xlim(left=0)
         axis.grid(alpha=0.25)
         axis.legend(fontsize=9)
+
+
+def cost_chart(
+    path: Path,
+    title: str,
+    names: Sequence[str],
+    scores: Sequence[Sequence[float]],
+    costs: Mapping[str, Sequence[float]],
+) -> None:
+    """mIoU against cost, one panel per kind of cost: seeds as dots, their mean named; up and to the left is better.
+
+    The last name is ours and in colour.
+    """
+    with chart(path, 5.4 * len(costs), 4.6) as figure:
+        figure.suptitle(title, fontsize=11)
+        axes = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
+        for axis, (words, values) in zip(axes, costs.items(), strict=True):
+            for place, (name, seeds, cost) in enumerate(zip(names, scores, values, strict=True)):
+                if not seeds:
+                    continue
+                colour = OURS if place == len(names) - 1 else "#6b7b82"
+                mean = sum(seeds) / len(seeds)
+                axis.plot([cost] * len(seeds), seeds, ".", color=colour, alpha=0.5)
+                axis.plot(cost, mean, "D", color=colour, markersize=7)
+                axis.annotate(name, (cost, mean), xytext=(7, 4), textcoords="offset points", fontsize=9, color=colour)
+            axis.set_xlabel(words)
+            axis.set_xlim(left=0, right=1.25 * max(values))
+            axis.grid(alpha=0.25)
+        axes[0].set_ylabel("mIoU")

@@ -1,4 +1,4 @@
-"""The paper's four ablation tables: which network each row trains, and the training of all rows with several seeds.
+"""The paper's four ablation tables, and one of methods: which network each row trains, and their training with seeds.
 
 Rows that train the same network share a run: attention-out with a sigmoid is Basic SA + RLR, fusion by concatenation is
 ORDNet, and the middle range with a single patch is Basic SA (the paper gives both the same figures).
@@ -10,14 +10,21 @@ hold the table. A finished run is not run again, a killed one continues.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ordnet.bench.measure import Timing, interleaved
 from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
+from ordnet.inference.prepare import for_inference
+from ordnet.inference.protocols import labels
 from ordnet.model.build import build_from
 from ordnet.model.flops import gflops
+from ordnet.model.pixels import black
 from ordnet.recipes import settings_of
 from ordnet.study.runs import Job, train_jobs
 from ordnet.study.table import Table, TableRow
@@ -88,10 +95,25 @@ TABLES: dict[str, list[PlannedRow]] = {
 }  # fmt: skip
 
 
+METHODS = [
+    _variant("dilated-fcn", "no context", "dilated-fcn"),
+    _variant("basic-sa", "Basic SA", "basic-sa"),
+    _variant("nonlocal", "softmax non-local", "nonlocal"),
+    _variant("interlaced", "InterlacedSSA", "interlaced"),
+    _variant("danet", "DANet", "danet"),
+    _variant("aspp", "ASPP", "aspp"),
+    _variant("ppm", "pyramid pooling", "ppm"),
+    _variant("ordnet", "ORDNet", "ordnet"),
+]
+"""`methods`: kinds of context in the same network, with what each costs. The paper has no such table."""
+_SPEED_TURNS = 5
+
+
 def rows_of(table: str) -> list[PlannedRow]:
-    if table not in TABLES:
-        raise OrdnetError(f"there is no ablation {table!r}; there are {', '.join(TABLES)}")
-    return TABLES[table]
+    known = {**TABLES, "methods": METHODS}
+    if table not in known:
+        raise OrdnetError(f"there is no ablation {table!r}; there are {', '.join(known)}")
+    return known[table]
 
 
 def default_recipe(data: str) -> str:
@@ -139,6 +161,10 @@ def ablate(
     # before the first run: settings that cannot be built, or not with this crop, are refused here
     costs = [_cost(job.settings, len(classes)) for job in planned[: len(rows)]]
     train_jobs(planned, jobs)
+    if table == "methods":
+        first = {row.label: job.settings for row, job in zip(rows, planned, strict=False)}
+        for cost, timing in zip(costs, _speeds(first, len(classes)), strict=True):
+            cost["ms"] = 1000 * timing.seconds
     trained = [
         TableRow(row.name, row.label, [job.figures(split) for job in planned[place :: len(rows)]], costs[place])
         for place, row in enumerate(rows)
@@ -148,9 +174,20 @@ def ablate(
 
 def _cost(settings: Settings, classes: int) -> dict[str, float]:
     shape = (1, 3, settings.training.crop, settings.training.crop)
-    cost = {"gflops": gflops(build_from(settings.model, classes), *shape)}
+    net = build_from(settings.model, classes)
+    cost = {"gflops": gflops(net, *shape), "params_M": sum(p.numel() for p in net.parameters()) / 1e6}
     cost["gflops_literal"] = cost["gflops"]
     if settings.model.variant not in WITHOUT_BLOCK:
         literal = settings.model.model_copy(update={"form": "literal", "weights": None})
         cost["gflops_literal"] = gflops(build_from(literal, classes), *shape)
     return cost
+
+
+def _speeds(networks: dict[str, Settings], classes: int) -> list[Timing]:
+    """The time of each network on a picture of the training crop, in turns; its weights do not matter."""
+    contestants = {}
+    for name, settings in networks.items():
+        net = for_inference(build_from(settings.model, classes))
+        image = black(torch.zeros(1, 3, 1, 1), settings.training.crop, settings.training.crop)
+        contestants[name] = partial(labels, net, image)
+    return list(interleaved(contestants, _SPEED_TURNS).values())

@@ -16,7 +16,7 @@ from typing import Any
 from ordnet.data.catalogue import short_name
 from ordnet.files import write_text
 from ordnet.paper import ABLATIONS
-from ordnet.picture.charts import ablation_chart
+from ordnet.picture.charts import ablation_chart, cost_chart
 
 VITALS = ("added", "varying", "gate_mean", "gate_spread")
 """Whether the block was alive at the end of training (ordnet.training.vitals)."""
@@ -86,6 +86,21 @@ class Table:
         return f"{self.name} on {short_name(self.data)} {self.split}, {epochs}, cross-entropy, protocol whole, {seeds}"
 
     @property
+    def paper(self) -> dict[str, dict[str, float]]:
+        """The paper's figures by row; none for a table that it does not have."""
+        return ABLATIONS.get(self.name, {})
+
+    @property
+    def timed(self) -> bool:
+        """Whether the rows' costs were measured, not only counted."""
+        return all("ms" in row.cost for row in self.rows)
+
+    @property
+    def note(self) -> str:
+        """What the columns mean."""
+        return " ".join([NOTE, *([TIMED] if self.timed else []), *([PAPER] if self.paper else [])])
+
+    @property
     def ranges(self) -> list[str]:
         return list(self.rows[0].records[0].get("miou_by_range", {}))
 
@@ -96,11 +111,13 @@ class Table:
     def lines(self) -> tuple[list[str], list[list[str]]]:
         """Column titles and rows, as text."""
         titles = ["network", "mIoU", "against the first row", "pixel accuracy", *(f"{r} range" for r in self.ranges)]
-        titles += ["gate", "GFLOPs", "literal GFLOPs", "paper mIoU", "paper pixAcc"]
+        titles += ["gate", "GFLOPs", "literal GFLOPs"]
+        titles += ["ms", "params M"] if self.timed else []
+        titles += ["paper mIoU", "paper pixAcc"] if self.paper else []
         return titles, [self._line(row) for row in self.rows]
 
     def _line(self, row: TableRow) -> list[str]:
-        paper = ABLATIONS[self.name].get(row.name, {})
+        paper = self.paper.get(row.name, {})
         gate = [row.figure(name) for name in ("gate_mean", "gate_spread")]
         return [
             row.label,
@@ -110,7 +127,8 @@ class Table:
             *(_text(row.figure(f"range:{name}")) for name in self.ranges),
             f"{gate[0].mean:.2f} ± {gate[1].mean:.2f}" if gate[0] and gate[1] else "–",
             *(f"{row.cost[key]:.2f}" if key in row.cost else "–" for key in ("gflops", "gflops_literal")),
-            *(f"{paper[key]:.2f}" if key in paper else "–" for key in ("miou", "pixel_accuracy")),
+            *(f"{row.cost[key]:.2f}" for key in ("ms", "params_M") if self.timed),
+            *(f"{paper[key]:.2f}" if key in paper else "–" for key in ("miou", "pixel_accuracy") if self.paper),
         ]
 
     def _difference(self, row: TableRow) -> str:
@@ -121,7 +139,7 @@ class Table:
 
     def order(self) -> Iterator[dict[str, Any]]:
         """The paper's rows from worst to best, neighbours compared here: does the order hold?"""
-        paper = ABLATIONS[self.name]
+        paper = self.paper
         ranked = sorted((row for row in self.rows if row.name in paper), key=lambda row: paper[row.name]["miou"])
         for lower, higher in pairwise(ranked):
             ours_lower, ours_higher = lower.figure("miou"), higher.figure("miou")
@@ -148,8 +166,11 @@ class Table:
         titles, lines = self.lines()
         rule = ["---"] + ["---:"] * (len(titles) - 1)
         table = "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *lines))
+        text = f"# {self.title}\n\n{table}\n\n{self.note}\n"
+        if not self.paper:
+            return text
         order = "\n".join(f"- {line}" for line in self.order_lines())
-        return f"# {self.title}\n\n{table}\n\n{NOTE}\n\nThe paper's order, neighbour by neighbour:\n\n{order}\n"
+        return f"{text}\nThe paper's order, neighbour by neighbour:\n\n{order}\n"
 
     def plain(self) -> dict[str, Any]:
         rows = []
@@ -159,13 +180,13 @@ class Table:
                 {"mean": f.mean, "spread": f.spread, "values": list(f.values)}
                 for name in (*self.measures, *VITALS)
             }  # fmt: skip
-            paper = ABLATIONS[self.name].get(row.name)
+            paper = self.paper.get(row.name)
             rows.append({"name": row.name, "label": row.label, **figures, **row.cost, "paper": paper})
         facts = {"data": self.data, "split": self.split, "epochs": self.epochs, "seeds": self.seeds}
         return {"ablation": self.name, **facts, "protocol": "whole", "rows": rows, "order": list(self.order())}
 
     def write(self, folder: Path) -> list[Path]:
-        """NAME.md, .csv, .json and .png."""
+        """NAME.md, .csv, .json and .png, and where the rows were timed NAME-cost.png."""
         written = [folder / f"{self.name}{suffix}" for suffix in (".md", ".csv", ".json", ".png")]
         write_text(written[0], self.markdown())
         text = io.StringIO()
@@ -178,14 +199,26 @@ class Table:
             written[3], self.title.replace(", ", "\n", 1), [row.label for row in self.rows],
             {_words(measure): [_values(row.figure(measure)) for row in self.rows] for measure in shown},
         )  # fmt: skip
+        if self.timed:
+            written.append(folder / f"{self.name}-cost.png")
+            costs = {"GFLOPs of a crop": "gflops", "milliseconds a crop": "ms"}
+            cost_chart(
+                written[-1], self.title.replace(", ", "\n", 1), [row.label for row in self.rows],
+                [_values(row.figure("miou")) for row in self.rows],
+                {words: [row.cost[key] for row in self.rows] for words, key in costs.items()},
+            )  # fmt: skip
         return written
 
 
 NOTE = (
     "Mean ± standard deviation over the seeds, of the weights after the last epoch. A difference within the larger of "
     "two spreads is undecided. GFLOPs of one picture of the training crop: as computed (factored), and with the maps "
-    "built (literal). The gate column is mean ± spread over the map in the last training step. The paper's figures are "
-    "for PASCAL-Context with ResNet-50."
+    "built (literal). The gate column is mean ± spread over the map in the last training step."
+)
+PAPER = "The paper's figures are for PASCAL-Context with ResNet-50."
+TIMED = (
+    "Milliseconds are of one such picture, networks in turns, made ready as for parsing. The methods beside ours have "
+    "the layer sizes of their papers, however many channels come in."
 )
 
 

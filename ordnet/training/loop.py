@@ -24,7 +24,7 @@ from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
 from ordnet.training.display import Display
-from ordnet.training.memory import keep_memory, peak_megabytes
+from ordnet.training.environment import keep_memory, peak_megabytes
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder

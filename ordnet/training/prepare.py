@@ -53,7 +53,7 @@ class Setup:
     progress: RunProgress
     class_weights: tuple[float, ...] | None
     """Those of the settings, or what `auto` came to."""
-    long_side: int
+    long_side: int | None
     """How large the network sees pictures: checkpoints keep it, so that larger ones are parsed at this scale."""
     data: dict[str, Any]
     """The data set's fingerprint."""

@@ -132,7 +132,7 @@ def test_context_is_global():
     assert_streams(net, changed, 24)
 
 
-@pytest.mark.parametrize("variant", ["interlaced", "danet", "nonlocal"])
+@pytest.mark.parametrize("variant", ["interlaced", "danet", "nonlocal", "aspp", "ppm"])
 def test_softmax_blocks_fall_back_to_windows_aloud(variant):
     net = ordnet.build(variant, classes=3, backbone="tiny").eval()
     pixels = picture(60, 90)

@@ -18,7 +18,7 @@ from ordnet.config import override
 from ordnet.errors import OrdnetError
 from ordnet.model.build import build_from
 from ordnet.paper import ABLATIONS
-from ordnet.study.ablation import TABLES, ablate, base_settings, default_recipe
+from ordnet.study.ablation import METHODS, TABLES, ablate, base_settings, default_recipe
 from ordnet.study.table import Figure, Table, TableRow, undecided
 from ordnet.training.run_folder import RunFolder
 from tests.small_data import small_settings, write_folder
@@ -134,6 +134,27 @@ def test_written_files(done, tmp_path):
     assert "| ORDNet (MR + RLR) |" in markdown.read_text()
     assert "50.67" in markdown.read_text()
     assert Image.open(picture).size[0] > 400
+
+
+def test_methods_share_the_runs_of_the_branches(folder, recipe, done, tmp_path):
+    _, out = done
+    trained = {path: path.stat().st_mtime_ns for path in out.rglob("last.safetensors")}
+    table = ablate("methods", f"folder:{folder}", out, recipe=recipe, seeds=1, changes=["training.epochs=2"])
+    for path, time_before in trained.items():  # no context, Basic SA and ORDNet are rows of both tables
+        assert path.stat().st_mtime_ns == time_before
+    assert [row.label for row in table.rows][-1] == "ORDNet"
+    assert all(row.cost["ms"] > 0 and row.cost["params_M"] > 0 for row in table.rows)
+    written = table.write(tmp_path)
+    assert [path.name for path in written] == [
+        "methods.md", "methods.csv", "methods.json", "methods.png", "methods-cost.png",
+    ]  # fmt: skip
+    rows = list(csv.reader(written[1].open()))
+    assert len(rows) == 1 + len(METHODS)
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert "ms" in rows[0] and not any("paper" in title for title in rows[0])
+    assert "paper's order" not in written[0].read_text()
+    assert list(table.order()) == []
+    assert Image.open(written[4]).size[0] > 400
 
 
 def test_a_killed_study_continues(folder, recipe, tmp_path):
