@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ordnet.inference.upsample import sources
+
 
 def sample_pixels(size: tuple[int, int], stride: int, seed: int, step: int) -> tuple[Tensor, Tensor]:
     """The rows and the columns of the pixels that count at this step, a function of the seed and the step alone."""
@@ -35,9 +37,6 @@ def scores_at(scores: Tensor, size: tuple[int, int], rows: Tensor, columns: Tens
 
 def _neighbours(small: int, side: int, places: Tensor, align_corners: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Between which two of `small` values each pixel of a side lies, and how far towards the second."""
-    if align_corners:
-        where = places.double() * ((small - 1) / max(side - 1, 1))
-    else:
-        where = ((places.double() + 0.5) * (small / side) - 0.5).clamp_min(0)
+    where = sources(places, side, small, align_corners)
     low = where.floor().long().clamp(max=small - 1)
     return low, (low + 1).clamp(max=small - 1), where - low
