@@ -1,16 +1,23 @@
 """Typed settings, one section per part of the product. Unknown keys are refused; each part gets its section only."""
 
 from pathlib import Path
+from reprlib import Repr
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ordnet.errors import OrdnetError
+from ordnet.files import regular_file
 
 Branch = Literal["middle", "long"]
 _LARGEST_SCALE = 16.0
 """Pictures are not enlarged beyond this: they would not fit into memory."""
+_LARGEST_FILE = 100_000
+"""Bytes of a settings file; a full one has about 2,000."""
+_SHORT = Repr()
+"""Shows values of any size in a few words."""
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
 
 
 class Section(BaseModel):
@@ -65,7 +72,7 @@ class ModelConfig(Section):
     # The block's settings; None leaves the variant's own (ordnet.OmniRange has the meanings and the defaults).
     key_channels: int | None = Field(default=None, gt=0)
     value_channels: int | None = Field(default=None, gt=0)
-    patches: int | None = Field(default=None, ge=1)
+    patches: int | None = Field(default=None, ge=1, le=64)
     branches: tuple[Branch, ...] | None = None
     gate: Literal["out", "in", "none"] | None = None
     gate_norm: Literal["sigmoid", "softmax"] | None = None
@@ -164,12 +171,35 @@ def parse_model(values: dict[str, Any], origin: str) -> ModelConfig:
     return _validated(ModelConfig, values, origin)
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain values: references to other parts (*name) can make gigabytes of a few lines, and no setting needs them."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it refers to other parts of itself (*name), which settings do not do: write them out")
+        return super().compose_node(parent, index)
+
+
+def _plain(text: str) -> Any:
+    """The values of a YAML text; ValueError with the reason where there are none."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a date or a number that there is not, too
+        raise ValueError(str(error)) from None
+
+
 def read(path: Path) -> Settings:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if regular_file(path).stat().st_size > _LARGEST_FILE:
+            raise ValueError(f"it has more than the {_LARGEST_FILE:,} bytes that settings may take")
+        values = _plain(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise OrdnetError(f"no settings file at {path}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OrdnetError:
+        raise
+    except (OSError, ValueError) as error:
         raise OrdnetError(f"{path} is not a readable YAML file: {error}") from None
     if not isinstance(values, dict):
         raise OrdnetError(f"{path} holds no settings: expected the sections {', '.join(Settings.model_fields)}")
@@ -203,8 +233,8 @@ def override(settings: Settings, assignments: list[str]) -> Settings:
 
 def _scalar(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = _plain(text)
+    except ValueError:
         return text
     if isinstance(value, str):
         try:  # YAML 1.1 takes 1e-3 for a word
@@ -224,7 +254,7 @@ def _validated(kind: Any, values: dict[str, Any], origin: str) -> Any:
             if problem["type"] == "extra_forbidden":
                 lines.append(f"{where}: there is no such setting{_close(kind, problem['loc'])}")
             else:
-                lines.append(f"{where}: {problem['msg']}, got {problem['input']!r}")
+                lines.append(f"{where}: {problem['msg']}, got {_SHORT.repr(problem['input'])}")
         raise OrdnetError(f"{origin}: " + "; ".join(lines)) from None
 
 

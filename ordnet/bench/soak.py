@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zlib
@@ -44,10 +45,11 @@ def soak(model: str, minutes: float, megapixels: float = 12) -> tuple[list[Measu
     with progress() as bar, serving(model) as server:
         task = bar.add_task(f"soaking for {minutes:g} min", total=round(seconds))
         command = [sys.executable, "-m", "ordnet.bench.soak", server.address, str(seconds), str(megapixels)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as load:
+        # a file: a pipe that nobody reads meanwhile holds the answers of a few minutes only
+        with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=said) as load:
             taken, memory = _watch(server, load, seconds, lambda passed: bar.update(task, completed=round(passed)))
-            assert load.stdout
-            answers: list[Answer] = [(kind, status, took) for kind, status, took in json.loads(load.stdout.read())]
+            said.seek(0)
+            answers: list[Answer] = [(kind, status, took) for kind, status, took in json.loads(said.read())]
         time.sleep(1)
         memory.append(resident(server.process.pid))
     rows = [row("health, throughout", taken)]

@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
 from ordnet.data.headers import check_header
-from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
+from ordnet.files import regular_file
 
 Source = str | Path | BinaryIO
 

@@ -17,7 +17,7 @@ from ordnet.inference import protocols, stream
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.parse import Parse
 from ordnet.inference.prepare import for_inference
-from ordnet.inference.upsample import held, resized, whole_map
+from ordnet.inference.upsample import held, numbers, resized, whole_map
 from ordnet.model import checkpoint
 from ordnet.model.card import find as find
 from ordnet.model.network import Network
@@ -119,7 +119,7 @@ class Parser:
                 scores = whole_map(resized(held(scores[None]), *seen.size, align_corners=False))[0]
         else:
             with torch.inference_mode():
-                small = self.net.small_scores(to_input(seen.pixels, self.net))
+                small = numbers(self.net.small_scores(to_input(seen.pixels, self.net)))
                 scores = self.net.upsampled(small, seen.size)[0]
         return scores[:, :height, :width].float().cpu().numpy()
 

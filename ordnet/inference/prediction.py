@@ -9,7 +9,7 @@ from typing import Any
 
 from ordnet.data.pictures import Listed, find_pictures
 from ordnet.errors import OrdnetError
-from ordnet.files import write_text
+from ordnet.files import regular_file, write_text
 from ordnet.inference.coco import merged
 from ordnet.inference.parse import FORMS, file_of
 from ordnet.inference.parser import find, load
@@ -54,11 +54,8 @@ class Prediction:
         Results of another picture that has the same name are not for us to overwrite: that is an error.
         """
         base = self.out / picture.stem
-        try:
-            record = json.loads(Path(f"{base}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        if not isinstance(record, dict):
+        record = _record(base)
+        if record is None:
             return False
         made_of = record.get("picture", str(picture.path))
         if made_of != str(picture.path):
@@ -126,9 +123,8 @@ class VideoPrediction:
     def is_done(self, video: str) -> bool:
         """Whether the video, as it is now, was parsed with this model and these settings."""
         base = self.out / stem_of(video)
-        try:
-            record = json.loads(Path(f"{base}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        record = _record(base)
+        if record is None:
             return False
         wanted = self._about(video)
         return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
@@ -147,6 +143,23 @@ class VideoPrediction:
         if not path.is_file() and not is_endless(video):
             raise OrdnetError(f"no video at {video}")
         return {"video": video, **(_state(path) if path.is_file() else {}), **self.settings}
+
+
+def _record(base: Path) -> dict[str, Any] | None:
+    """What an earlier call wrote about a picture or a video. A file of that name from elsewhere is an error."""
+    path = Path(f"{base}.json")
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(regular_file(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict) or "areas" not in record:
+        raise OrdnetError(
+            f"{path} is in the way: no earlier call wrote it, and this one would overwrite it; choose another --out, "
+            "move it away, or --force to replace it"
+        )
+    return record
 
 
 def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

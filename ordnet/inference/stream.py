@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
-from ordnet.inference.upsample import axis, best_classes, held, strips
+from ordnet.inference.upsample import axis, best_classes, held, numbers, strips
 from ordnet.model.areas import Area, grown, inside, scaled, tiles
 from ordnet.model.network import Network
 from ordnet.model.parts import receptive_field
@@ -151,7 +151,7 @@ def _scores_by_strip(
         covered = tuple(slice(span.start // finer_by, -(-span.stop // finer_by)) for span in core)
         wider = grown((covered[0], covered[1]), seen, features.height, features.width)
         finer, x = features.all_maps(wider)
-        small = net.decoded(net.block(x) if block is None else block(x, wider), finer)[0]
+        small = numbers(net.decoded(net.block(x) if block is None else block(x, wider), finer)[0])
         local_rows, local_columns = inside(
             core, scaled(wider, finer_by, features.height * finer_by, features.width * finer_by)
         )
@@ -174,7 +174,7 @@ def _windows(
     for area in _Counter(len(areas), progress).each(areas):
         wider = grown(area, beyond, height, width)
         part = pixels[wider]
-        small = net.small_scores(to_input(part, net))[0]
+        small = numbers(net.small_scores(to_input(part, net))[0])
         rows, columns = (
             axis(span, side, -(-side // net.stride), net.align_corners)
             for span, side in zip(inside(area, wider), part.shape[:2], strict=True)

@@ -1,6 +1,8 @@
 """Public backbone weights from a file, by key and shape, with a plain account of what happened."""
 
+import pickletools
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,17 @@ EXPECTED_LEFTOVERS = ("fc.", "classifier.", "head.", "auxlayer.", "features.18."
 WRAPPERS = ("module.", "backbone.", "pretrained.", "encoder.", "model.")
 ENOUGH = 0.98
 """A file that fills less of the backbone than this was made for another one."""
+_PLAIN = {
+    "collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter", "torch Size",
+    *(f"torch {kind}" for kind in ("float16", "bfloat16", "float32", "float64", "uint8", "int32", "int64", "bool")),
+}  # fmt: skip
+"""What a pickle of tensors refers to, beside their storages."""
+_MOST_OPERATIONS = 2_000_000
+"""Of a pickle: some 50 for each tensor."""
+_OLD_PICKLES = 4
+"""Before the tensors in a file of torch before 1.6: a mark, a version, the machine, and the dictionary."""
+_DEEPEST = 4
+"""How deep a state_dict may lie in dictionaries."""
 
 
 @dataclass(frozen=True)
@@ -112,23 +125,71 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]
         raise OrdnetError(f"{path} is not a readable safetensors file ({error}); it may be cut short") from None
 
 
+def load_plain(path: Path) -> Any:
+    """What torch.save wrote, if it holds tensors and plain values only. Nothing of it is run, nothing unpacked.
+
+    torch's own reader runs no code either, but it unpacks what is compressed (a few megabytes become gigabytes), and
+    it makes byte arrays of any length that a file asks for.
+    """
+    with path.open("rb") as file:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                parts = archive.infolist()
+                if any(part.compress_type for part in parts) or sum(part.file_size for part in parts) > _size(path):
+                    raise ValueError("its parts are compressed, which torch never does")
+                for part in parts:
+                    if part.filename.endswith("data.pkl"):
+                        with archive.open(part) as pickled:
+                            _check_pickle(pickled)
+        else:
+            file.seek(0)
+            for _ in range(_OLD_PICKLES):
+                _check_pickle(file)
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _check_pickle(file: Any) -> None:
+    """Raise ValueError where a pickle asks for more than tensors in dictionaries. It is read up to its end."""
+    for count, (operation, argument, _) in enumerate(pickletools.genops(file)):
+        if count > _MOST_OPERATIONS:
+            raise ValueError("it lists more than any network has")
+        if operation.name == "GLOBAL" and not _is_plain(str(argument)):
+            raise ValueError(f"it holds {str(argument).replace(' ', '.')}")
+        if operation.name in ("STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4"):
+            raise ValueError("it holds objects")
+
+
+def _is_plain(name: str) -> bool:
+    return name in _PLAIN or (name.startswith("torch ") and name.endswith("Storage"))
+
+
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = load_plain(path)
     except Exception as error:  # torch raises whatever the unpickler met
         reason = str(error).strip().splitlines()
         raise OrdnetError(
             f"{path} cannot be read as plain tensors ({reason[0] if reason else type(error).__name__}); "
             f"it is cut short, or holds pickled objects, which are never run: save its state_dict alone"
         ) from None
-    while isinstance(content, dict):
-        inner = next((content[key] for key in ("state_dict", "model") if isinstance(content.get(key), dict)), None)
-        if inner is None:
-            break
-        content = inner
-    if not isinstance(content, dict) or not any(isinstance(value, Tensor) for value in content.values()):
+    for _ in range(_DEEPEST):
+        if isinstance(content, dict):
+            inner = next((content[key] for key in ("state_dict", "model") if isinstance(content.get(key), dict)), None)
+            content = content if inner is None else inner
+    if not isinstance(content, dict):
         raise OrdnetError(f"{path} holds no state_dict: expected a dictionary of tensors")
-    return {key: value for key, value in content.items() if isinstance(value, Tensor)}
+    tensors = {
+        key: value
+        for key, value in content.items()
+        if isinstance(key, str) and isinstance(value, Tensor) and not value.is_complex()
+    }
+    if not tensors:
+        raise OrdnetError(f"{path} holds no state_dict: expected a dictionary of tensors")
+    return tensors
 
 
 def torchvision_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.pictures import IMAGE_ENDINGS, opened
-from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
+from ordnet.files import regular_file
 
 _FARTHEST = 1e7
 """Coordinates beyond so many pixels are mistakes, and numbers near the largest there are would overflow."""
