@@ -20,9 +20,9 @@ from torch import nn
 from ordnet.bench import smp
 from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings, parse
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import class_weights
 from ordnet.data.dataset import Dataset, Spread
 from ordnet.data.loader import Batch, Batches, examples
+from ordnet.data.statistics import class_weights
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion
 from ordnet.evaluation.evaluate import Evaluation

@@ -17,8 +17,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
-from ordnet.data.headers import check_header
-from ordnet.data.reading import regular_file
+from ordnet.data.reading import check_header, regular_file
 from ordnet.errors import OrdnetError
 
 Source = str | Path | BinaryIO

@@ -12,9 +12,10 @@ from torch import distributed
 
 from ordnet.config import Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import class_weights, quick_check, usual_long_side
+from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, Spread, notes_of
 from ordnet.data.loader import Batches
+from ordnet.data.statistics import class_weights, usual_long_side
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.parser import find_device
