@@ -23,13 +23,11 @@ from ordnet.model.network import Network
 from ordnet.training import state as states
 from ordnet.training.display import Board, Display
 from ordnet.training.environment import describe
-from ordnet.training.fingerprint import check_fingerprint, fingerprint
 from ordnet.training.loss import class_weights_of
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.schedule import make_optimizer, poly
 from ordnet.training.start import Averaged, start_network, synchronise_norms
-from ordnet.training.state import RunProgress
-from ordnet.training.step import Trainee
+from ordnet.training.state import RunProgress, check_fingerprint, fingerprint
+from ordnet.training.step import Trainee, make_optimizer, poly
 
 _WORKERS_PER_CORE = 4
 
