@@ -151,13 +151,12 @@ def draw(path: Path, net: Network, dataset: Dataset, found: dict[str, Scored], l
     colours = dataset.classes.colours
     cell = cell_size([dataset.image(index).size for _, index in chosen], 4)
     for part, index in chosen:
-        kept: list[np.ndarray] = []
-        for used in (block, block.without(part)):
-            net.block = used
-            evaluate_network(net, One(dataset, index), look=lambda *shown: kept.append(shown[3]), long_side=long_side)
+        with_block = parsed(net, dataset, index, long_side)
+        net.block = block.without(part)
+        less = parsed(net, dataset, index, long_side)
         net.block = block
         photo = fitted(np.asarray(dataset.image(index)), cell)
-        truth, with_it, without_it = (fitted(array, cell) for array in (dataset.label(index), *kept))
+        truth, with_it, without_it = (fitted(array, cell) for array in (dataset.label(index), with_block, less))
         rows.append(
             [
                 Cell(photo, str(dataset.ids[index]), strong=False),
@@ -173,6 +172,13 @@ def draw(path: Path, net: Network, dataset: Dataset, found: dict[str, Scored], l
     key = list(zip(dataset.classes.names, colours, strict=True))
     sheet = grid(rows, ["picture", "truth", "the network as it is", "one branch switched off"], cell[0], key)
     write_atomically(path, sheet.save)
+
+
+def parsed(net: Network, dataset: Dataset, index: int, long_side: int | None) -> np.ndarray:
+    """The class ids (H, W) of one picture."""
+    kept: list[np.ndarray] = []
+    evaluate_network(net, One(dataset, index), look=lambda *shown: kept.append(shown[3]), long_side=long_side)
+    return kept[0]
 
 
 class One(Dataset):
