@@ -1,4 +1,4 @@
-"""The optimizer, its learning-rate schedule, and one step on a batch, whole or spread over processes and micro-batches."""
+"""The optimizer, its learning-rate schedule, and one step on a batch, spread over processes and micro-batches or not."""
 
 import math
 from contextlib import nullcontext
