@@ -41,7 +41,7 @@ def imports(path: Path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             if node.module == "ordnet":
-                yield from (f"ordnet.{alias.name}" for alias in node.names)
+                yield from ("ordnet" if alias.name == "submodules" else f"ordnet.{alias.name}" for alias in node.names)
             else:
                 yield node.module
 

@@ -1,4 +1,4 @@
-"""The optimizer, its learning-rate schedule, and one step on a batch, spread over processes and micro-batches or not."""
+"""The optimizer, its learning-rate schedule, and one step on a batch that processes and micro-batches may share."""
 
 import math
 from contextlib import nullcontext
