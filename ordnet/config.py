@@ -56,7 +56,7 @@ class ModelConfig(Section):
     backbone: str = "resnet50s"
     weights: str | None = None
     """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
-    .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub; `none`, or nothing, starts at random."""
+    .safetensors or .pth, or hf:user/name[@revision][/file] on the Hugging Face hub; `none`, or nothing, is random."""
     output_stride: int | None = Field(default=None, gt=0)
     """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""

@@ -198,7 +198,8 @@ class LaterExplainer:
 
 
 def load(name_or_path: str | Path, *, long_side: LongSide = None, **options: Any) -> "Parser | OnnxParser":
-    """A parser from a checkpoint file, the name of a shipped model, or hf:user/name[/file]; `options` are Parser's.
+    """A parser from a checkpoint file, the name of a shipped model, or hf:user/name[@revision][/file]; `options` are
+    Parser's.
 
     Pictures much larger than those the model was trained on are seen at that scale. Another `long_side` in pixels may
     be given, or "own", which leaves every picture at its own size.

@@ -35,7 +35,7 @@ _RANGES = {
 
 
 def find(name_or_path: str | Path) -> Path:
-    """The file of a shipped model's name or of hf:user/name[/file], fetched if need be, or the file itself."""
+    """The file of a shipped model's name, of hf:user/name[@revision][/file], fetched if need be, or the file itself."""
     shipped = shipped_models()
     if str(name_or_path) in shipped:
         return shipped[str(name_or_path)]

@@ -70,7 +70,7 @@ class LoadReport:
 
 
 def read(path: str | Path) -> WeightFile:
-    """Tensors of a .safetensors, .pth or .pt file, or of one at hf:user/name[/file]. No pickled object is ever run."""
+    """Tensors of a .safetensors, .pth or .pt file, or of one at hf:user/name[@revision][/file]. No pickle is run."""
     path = hub.locate(path) if hub.is_address(path) else Path(path)
     if not path.is_file():
         raise OrdnetError(f"no weight file at {path}")

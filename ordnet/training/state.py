@@ -19,6 +19,7 @@ from ordnet.data.dataset import Dataset
 from ordnet.data.loader import is_dead_worker
 from ordnet.errors import OrdnetError
 from ordnet.files import regular_file, write_atomically
+from ordnet.model.network import Network
 from ordnet.model.weights import load_plain
 from ordnet.training.start import Averaged
 
@@ -48,7 +49,7 @@ class RunProgress:
 
 def snapshot(
     settings: Settings,
-    net: nn.Module,
+    net: Network,
     optimizer: Any,
     averaged: Averaged | None,
     progress: RunProgress,
@@ -63,6 +64,7 @@ def snapshot(
     return {
         "settings": settings.model_dump(mode="json"),
         "net": net.state_dict(),
+        "stride_on": net.config.stride_on,
         "optimizer": optimizer.state_dict(),
         "averaged": averaged.net.state_dict() if averaged else None,
         "progress": asdict(progress),
