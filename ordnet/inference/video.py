@@ -73,8 +73,10 @@ class Video:
         if not self._container.streams.video:
             raise OrdnetError(f"{self.source} has no pictures, only {len(self._container.streams)} other streams")
         self._stream = self._container.streams.video[0]
-        self._stream.thread_type = "AUTO"
         context = self._stream.codec_context
+        if context is None:
+            raise OrdnetError(f"{self.source} cannot be read as a video: nobody knows how its pictures are packed")
+        self._stream.thread_type = "AUTO"
         if context.width * context.height > largest_pixels():
             raise OrdnetError(
                 f"{self.source}: frames of {context.width} x {context.height} pixels are more than the "

@@ -139,7 +139,7 @@ def _check_parts(state: Any) -> None:
         raise ValueError("it holds no state of a run")
     if state["version"] != VERSION:
         return  # said elsewhere
-    TypeAdapter(RunProgress).validate_python(state["progress"])
+    TypeAdapter(RunProgress).validate_python(asdict(RunProgress(**state["progress"])))
     sections = all(isinstance(values, dict) for values in state["settings"].values())
     counts = (state["settings"]["training"]["epochs"], state["log_size"])
     if not sections or not all(type(count) is int and count >= 0 for count in counts):

@@ -289,3 +289,16 @@ def test_masks_as_coco_json_for_each_picture_and_for_all(model, tmp_path):
             if each["image_id"] == image["id"]
         }
         assert found == pytest.approx(areas)
+
+
+@pytest.mark.parametrize("content", ['{"shapes": []}', "[1]", "no JSON", '{"a":' * 100_000])
+def test_a_json_of_others_is_not_overwritten(model, tmp_path, content):
+    """Annotations of the same name, say, in the folder that was named."""
+    photo(tmp_path / "a.png")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a.json").write_text(content)
+    found = run(model, tmp_path / "a.png", "--out", tmp_path / "out")
+    assert found.exit_code == 1 and "a.json is in the way" in found.output
+    assert names_in(tmp_path / "out") == ["a.json"] and (tmp_path / "out/a.json").read_text() == content
+    assert run(model, tmp_path / "a.png", "--out", tmp_path / "out", "--force").exit_code == 0
+    assert "areas" in json.loads((tmp_path / "out/a.json").read_text())
