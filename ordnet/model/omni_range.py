@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 from ordnet.model.attention import SelfAttention
+from ordnet.model.branches import AttentionToScale, ChannelSelection, Concat, LongRange, MiddleRange, Sum
 from ordnet.model.factored import Factored, PiecewiseBlock
-from ordnet.model.fusion import AttentionToScale, ChannelSelection, Concat, Sum
-from ordnet.model.long_range import LongRange
-from ordnet.model.middle_range import MiddleRange
 from ordnet.model.parts import Block, Explanation, NoBlock, Piecewise, Rows, receptive_field
 
 CHOICES: dict[str, tuple[Any, ...]] = {
