@@ -11,7 +11,7 @@ import ordnet
 from ordnet.inference.explain import Attention
 from ordnet.picture.overlay import QUICK_PNG
 from ordnet.serve.engine import Engine, Parsed, hexadecimal
-from ordnet.serve.limits import Limits, Refusal
+from ordnet.serve.guard import Limits, Refusal
 
 JSON, PNG = "application/json", "image/png"
 _DRAWING = 256
