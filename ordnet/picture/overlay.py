@@ -12,7 +12,7 @@ NO_CLASS = (128, 128, 128)
 """The grey of labels that have no colour, such as ignored pixels."""
 
 QUICK_PNG: dict[str, Any] = {"compress_level": 3, "compress_type": zlib.Z_RLE}
-"""How `Image.save` packs what we draw. Runs of equal bytes are nearly all there is to find in photographs and label maps:
+"""How `Image.save` packs what we draw. Runs of equal bytes are nearly all there is to find in photos and label maps:
 looking for nothing else takes 0.6 of the time, and the files are as large."""
 
 _DARKEN = 0.35

@@ -344,12 +344,24 @@ def test_a_caller_that_stops_listening_ends_the_work(model, tmp_path):
     outcomes.close()
     written = names_in(tmp_path / "out")
     assert len(written) < 60  # what was under way is complete, the rest was never begun
-    assert {name.split(".")[0] for name in written if name.endswith(".json")} == {name.split(".")[0] for name in written}
+    assert {name.split(".")[0] for name in written if name.endswith(".json")} == {
+        name.split(".")[0] for name in written
+    }
 
 
 def test_a_cold_start_imports_nothing_that_it_does_not_need(model, tmp_path):
     heavy = (
-        *("matplotlib", "scipy", "pandas", "torchvision", "timm", "accelerate", "huggingface_hub", "onnx", "onnxruntime"),
+        *(
+            "matplotlib",
+            "scipy",
+            "pandas",
+            "torchvision",
+            "timm",
+            "accelerate",
+            "huggingface_hub",
+            "onnx",
+            "onnxruntime",
+        ),
         *("fastapi", "uvicorn", "tensorboard", "av", "torch._dynamo", "torch._inductor", "torch.onnx", "sympy"),
     )
     words = ["predict", model, str(photo(tmp_path / "a.png")), "--out", str(tmp_path / "out")]
