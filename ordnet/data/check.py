@@ -325,8 +325,8 @@ def _spread(sides: np.ndarray) -> dict[str, float] | None:
     return {"min": int(sides.min()), "median": float(np.median(sides)), "max": int(sides.max())}
 
 
-def usual_long_side(dataset: Dataset) -> int | None:
-    """How long the long side of the data set's larger pictures is: 95 of 100 are no longer. None where none is read."""
+def long_sides(dataset: Dataset) -> list[int]:
+    """The long sides of pictures that are evenly spread over the data set; those that cannot be read are left out."""
     count = len(dataset.ids)
     sides = []
     for index in range(0, count, max(1, count // _SIZED)):
@@ -339,4 +339,9 @@ def usual_long_side(dataset: Dataset) -> int | None:
                 sides.append(max(dataset.image(index).size))
         except OrdnetError:
             continue  # a broken picture is somebody else's business
+    return sides
+
+
+def usual_long_side(sides: Sequence[int]) -> int | None:
+    """How long the larger pictures are: 95 of 100 are no longer. None where none was read."""
     return int(np.quantile(sides, 0.95, method="lower")) if sides else None

@@ -1,7 +1,7 @@
 """What deserves a look in a data set without being wrong: absent classes, a single class, pictures larger than
 needed."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,16 +32,16 @@ def remarks(dataset: Dataset, pixels: np.ndarray, empty: int) -> list[str]:
             "first line of classes.txt"
         )
     if empty and present:
-        told.append(f"{empty:,} labels of {split} have no pixel that counts")
+        has = "label of {} has" if empty == 1 else "labels of {} have"
+        told.append(f"{empty:,} {has.format(split)} no pixel that counts")
     return told
 
 
-def size_remark(sizes: Mapping[tuple[int, int], int], crop: int) -> str | None:
-    """Advice where pictures, counted by (width, height), are far larger than the `crop` that training sees at once."""
-    long_sides = sorted(max(size) for size, times in sizes.items() for _ in range(times))
-    if not long_sides or (middle := long_sides[len(long_sides) // 2]) < _LARGE * crop:
+def size_remark(long_sides: Sequence[int], crop: int) -> str | None:
+    """Advice where the long sides of pictures are far larger than the `crop` that training sees at once."""
+    if not long_sides or (middle := sorted(long_sides)[len(long_sides) // 2]) < _LARGE * crop:
         return None
     return (
         f"half of the pictures have a long side of {middle:,} pixels or more, and a training crop of {crop} shows a "
-        f"small part of them; `--set data.long_side={2 * crop}` shrinks them while loading"
+        f"small part of them; `--set data.long_side={2 * crop}` shrinks them while loading, and later while parsing"
     )
