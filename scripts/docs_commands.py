@@ -238,7 +238,7 @@ def differs(promised: str, printed: str) -> str:
 def _plain(line: str) -> str:
     """Numbers as N, runs of spaces and of lines as one."""
     line = re.sub(r"\d[\d,.]*(?:e[+-]?\d+)?", "N", line)
-    return re.sub(r"─+", "─", re.sub(r"\s+", " ", line)).strip()
+    return re.sub(r"[─━]+", "─", re.sub(r"\s+", " ", line)).strip()
 
 
 def targets() -> set[str]:
