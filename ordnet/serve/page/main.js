@@ -246,6 +246,17 @@ document.addEventListener("paste", (event) => {
   if (file) open(file);
 });
 
+$("models").addEventListener("change", async () => {
+  server.choose($("models").value);
+  state.model = null;
+  try {
+    await learnModel();
+    if (state.file) await open(state.file, $("credit").textContent); // the same picture, by the other model
+  } catch (problem) {
+    trouble(problem);
+  }
+});
+
 let inside = 0; // how many nested elements the dragged file is over
 document.addEventListener("dragenter", (event) => {
   inside++;
@@ -275,8 +286,13 @@ server.onTokenNeeded((again) => new Promise((resolve) => {
 
 async function learnModel() {
   state.model ??= await server.model();
-  const { name, classes, explains } = state.model;
-  $("model").textContent = `${name}, ${classes.length} classes`;
+  const { name, models, classes, explains } = state.model;
+  const several = models.length > 1;
+  $("model").textContent = several ? `${classes.length} classes` : `${name}, ${classes.length} classes`;
+  $("models").hidden = !several;
+  if (several) {
+    $("models").replaceChildren(...models.map((each) => new Option(each, each, each === models[0], each === name)));
+  }
   $("keys").textContent = explains
     ? "Point to name a class, click to see what that place attends to. Keys: arrows, Shift + arrows, Enter."
     : "Point to name a class. Keys: arrows, Shift + arrows.";
