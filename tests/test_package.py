@@ -181,7 +181,7 @@ def test_user_errors_have_no_traceback():
 def test_unknown_settings_are_refused():
     with pytest.raises(OrdnetError, match=r"training.epoch: there is no such setting; there are epochs"):
         parse({"training": {"epoch": 3}}, "file")
-    with pytest.raises(OrdnetError, match=r"--set training.epoch=3: training has no setting 'epoch'; there are epochs"):
+    with pytest.raises(OrdnetError, match=r"training has no setting 'epoch', perhaps epochs; there are epochs"):
         override(Settings(), ["training.epoch=3"])
     with pytest.raises(OrdnetError, match=r"training.epochs: .* got -1"):
         override(Settings(), ["training.epochs=-1"])
