@@ -1,10 +1,16 @@
-"""`ordnet models`: the models that come with the package, what is known of each, and handing one's own on."""
+"""`ordnet recipes`, `ordnet models`, `ordnet export`: what there is, what is known of it, and handing one's own on."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ordnet.paper import Results, Row
 
 
 class _Models(TyperGroup):
@@ -75,3 +81,129 @@ def push(
     with TemporaryDirectory() as folder:
         write_for_hub(path, Path(folder), repo, licence)
         print(f"pushed to {hub.push(Path(folder), repo, private)}; ordnet.load('hf:{repo}') takes it from there")
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="A checkpoint (.safetensors), a shipped model's name, or hf:user/name.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.onnx", help="The file to write.")],
+    half: Annotated[
+        bool, typer.Option("--half", help="Store the weights in 16 bits: half the size, the same speed.")
+    ] = False,
+) -> None:
+    """Write a model as ONNX, for any size of picture, once it gives what torch gives.
+
+    Input `image`: float32 (batch, 3, height, width), RGB as in picture files, 0..255. It is normalised inside. Output
+    `scores`: float32 (batch, classes, height, width); the highest is the label. Names and colours are in the metadata.
+
+    ONNX Runtime is compared with torch on three sizes. Unless the labels of 99.99 % of the pixels are the same (99.9 %
+    with --half), nothing is written.
+    """
+    from ordnet.inference.onnx import export as exporting
+    from ordnet.progress import progress
+
+    with progress() as bar:
+        task = bar.add_task("", total=exporting.STEPS)
+        done = exporting.export(model, out, half, lambda step: bar.update(task, description=step, advance=1))
+    for found in done.checks:
+        print(found)
+    print(f"{done.size / 1e6:.1f} MB, weights {exporting.weights(half)}, opset {exporting.OPSET} → {done.path}")
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="One recipe: its command and all its settings.")] = None,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's result tables, and how to get our rows.")] = False,
+) -> None:
+    """The recipes, with command, cost and score."""
+    from ordnet.errors import OrdnetError
+    from ordnet.recipes import recipe_of
+    from ordnet.recipes import recipes as known
+
+    if paper and name is not None:
+        raise OrdnetError(f"either one recipe ({name}) or the paper's tables (--paper), not both")
+    if paper:
+        _paper()
+        return
+    if name is not None:
+        recipe = recipe_of(name)
+        print(f"# {recipe.about}\n# {recipe.command}\n# cost: {recipe.cost}")
+        print(f"# paper: {recipe.paper}\n# ours: {recipe.ours}\n{recipe.settings.to_yaml()}", end="")
+        return
+    for recipe in known().values():
+        print(f"{recipe.name}: {recipe.about}")
+        print(f"    {recipe.command}")
+        print(f"    cost: {recipe.cost} · paper: {recipe.paper} · ours: {recipe.ours}")
+    print("\nFILE is the backbone trained on ImageNet (docs/training.md); without it the scores are not reached.")
+
+
+_REMARKS = (
+    "* the best of its column",
+    "FILE is the backbone trained on ImageNet (docs/training.md).",
+    "Scored is last.safetensors: best.safetensors was chosen by its score on val.",
+    "The ablations: ordnet ablate branches|patches|gate|fusion. The compute table: ordnet bench block.",
+)
+
+
+def _paper() -> None:
+    from rich.console import Console
+
+    from ordnet.paper import RESULTS
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:  # into a file or a pipe
+        console = Console(highlight=False, markup=False, width=100)
+    for results in RESULTS:
+        console.print(_table(results))
+        console.print(results.protocol)
+        for row in results.ordnet:
+            _print_commands(console, results, row)
+        console.print()
+    for line in _REMARKS:
+        console.print(line)
+
+
+def _table(results: "Results") -> "Table":
+    from rich.table import Table
+
+    from ordnet.paper import NAMES
+    from ordnet.recipes import recipes as known
+
+    found = known()
+    says_trained = any(row.trained for row in results.rows)
+    table = Table(title=results.title, title_justify="left")
+    for heading in ("method", "backbone", *(["trained on"] if says_trained else [])):
+        table.add_column(heading)
+    for column in results.columns:
+        table.add_column(f"{NAMES[column]} %", justify="right", no_wrap=True)
+    table.add_column("ours")
+    for row in results.rows:
+        if row == results.ordnet[0]:
+            table.add_section()
+        trained = [row.trained or "–"] if says_trained else []
+        ours = found[row.recipe].ours if row.recipe else ""
+        table.add_row(row.method, row.backbone or "–", *trained, *_figures(results, row), ours)
+    return table
+
+
+def _figures(results: "Results", row: "Row") -> list[str]:
+    """The best of several has a star; the others end in a space, so that decimal points stand below each other."""
+    shown = []
+    for value, best in zip(row.figures, results.best(), strict=True):
+        star = "*" if value == best and len(results.rows) > 1 else " "
+        shown.append("–  " if value is None else f"{value:.{results.digits}f} {star}")
+    return shown
+
+
+def _print_commands(console: "Console", results: "Results", row: "Row") -> None:
+    """Every stage, then what scores it. Commands are not wrapped, so that they can be copied."""
+    from ordnet.recipes import stages
+
+    runs = stages(row.recipe)
+    console.print(f"Ours, {row.recipe}:")
+    for recipe in runs:
+        console.print(f"  {recipe.command}", soft_wrap=True)
+    model, data = f"runs/{row.recipe}/last.safetensors", runs[-1].data
+    if results.server:
+        archive = "test.tar.gz" if results.server == "voc" else "test.zip"
+        console.print(f"  ordnet submit {results.server} {model} --data {data} --out {archive}", soft_wrap=True)
+    else:
+        console.print(f"  ordnet evaluate {model} --data {data} --protocol encnet", soft_wrap=True)

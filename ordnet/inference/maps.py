@@ -25,7 +25,7 @@ from ordnet.files import write_atomically, write_text
 from ordnet.inference.coco import write_polygons
 from ordnet.inference.parse import Parse, file_of
 from ordnet.inference.stream import Progress
-from ordnet.model.areas import Area, tiles
+from ordnet.model.parts import Area, tiles
 from ordnet.model.pixels import fitted_size
 from ordnet.picture.overlay import Colour
 

@@ -20,7 +20,7 @@ from ordnet.errors import OrdnetError
 from ordnet.inference import maps, stream
 from ordnet.inference.maps import predict_map
 from ordnet.model import checkpoint
-from ordnet.model.areas import parts_of, tiles
+from ordnet.model.parts import parts_of, tiles
 from ordnet.model.pixels import to_input
 
 rasterio = pytest.importorskip("rasterio")
