@@ -173,14 +173,6 @@ def main(asked: dict[str, Any], out: Path) -> None:
     write_text(out, json.dumps(run_cell(cell), indent=1) + "\n")
 
 
-if __name__ == "__main__":
-    try:
-        main(json.loads(sys.argv[1]), Path(sys.argv[2]))
-    except OrdnetError as error:
-        print(f"ordnet: {error}", file=sys.stderr)
-        sys.exit(1)
-
-
 PREFIX = "smp-"
 NETWORKS = {"smp-fpn": "FPN", "smp-deeplabv3plus": "DeepLabV3Plus", "smp-unet": "Unet", "smp-upernet": "UPerNet"}
 """The contestants' names, and the library's."""
@@ -278,3 +270,11 @@ def load_encoder(encoder: nn.Module, file: WeightFile) -> None:
             f"--contestants"
         )
     encoder.load_state_dict({key: given[key].to(value.dtype) for key, value in own.items()}, strict=False)
+
+
+if __name__ == "__main__":
+    try:
+        main(json.loads(sys.argv[1]), Path(sys.argv[2]))
+    except OrdnetError as error:
+        print(f"ordnet: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.upsample import Places
-from ordnet.model.middle_range import Patch, patch_grid
+from ordnet.model.branches import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows
 from ordnet.model.pixels import fitted, padded, to_input

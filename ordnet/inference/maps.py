@@ -27,7 +27,7 @@ from ordnet.inference.parse import Parse, file_of
 from ordnet.inference.stream import Progress
 from ordnet.model.parts import Area, tiles
 from ordnet.model.pixels import fitted_size
-from ordnet.picture.overlay import Colour
+from ordnet.picture.overlay import QUICK_PNG, Colour
 
 FORMS = ("labels", "palette", "overlay", "beside", "polygons")
 """What can be written of a map. Labels always are, and carry the palette."""
@@ -75,7 +75,7 @@ def predict_map(
         for what in ("overlay", "beside"):
             if what in save:
                 drawn = look.overlay(strength) if what == "overlay" else look.beside(strength)
-                write_atomically(file_of(base, what), lambda path, drawn=drawn: drawn.save(path, compress_level=3))  # type: ignore[misc]
+                write_atomically(file_of(base, what), lambda path, drawn=drawn: drawn.save(path, **QUICK_PNG))  # type: ignore[misc]
     polygons: dict[str, int] = {}
     if "polygons" in save:
         with Raster(labels) as file:

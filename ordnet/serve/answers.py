@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import ordnet
 from ordnet.inference.explain import Attention
+from ordnet.picture.overlay import QUICK_PNG
 from ordnet.serve.engine import Engine, Parsed, hexadecimal
 from ordnet.serve.guard import Limits, Refusal
 
@@ -217,7 +218,7 @@ def text_png(pixels: np.ndarray) -> str:
 
 def png(image: Image.Image) -> bytes:
     file = io.BytesIO()
-    image.save(file, "PNG", compress_level=3)
+    image.save(file, "PNG", **QUICK_PNG)
     return file.getvalue()
 
 
