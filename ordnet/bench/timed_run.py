@@ -121,9 +121,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             freeze_norms(net)
         set_rate(optimizer, spent, cell.seconds, training)
         parts = take_step(accelerator, model, optimizer, next(stream), training, step)
-        if averaged:
-            averaged.update(net)
         step += 1
+        if averaged:
+            averaged.update(net, step)
         spent += time.process_time() - begun
         if looks and spent >= looks[0]:
             looks = [at for at in looks if at > spent]

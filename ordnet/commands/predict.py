@@ -102,6 +102,8 @@ def predict(
             saved = tuple(word.strip() for word in save.split(",") if word.strip())
             job = Prediction(model, pictures, out, saved, bands=_numbers(bands), stretch=stretch, tell=print, **options)
             done, skipped, failed = _run(job, bar, force)
+            if rank == 0:
+                print(*job.remarks, sep="\n", end="\n" if job.remarks else "", file=sys.stderr)
             failures[f"{len(failed):,} of {len(job.pictures):,} pictures failed"] = failed
             print(f"{done:,} parsed, {skipped:,} were done already → {out}")
             if "coco" in saved and world == 1:

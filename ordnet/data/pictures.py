@@ -144,8 +144,10 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
     except FileNotFoundError:
         raise OrdnetError(f"no picture at {name}") from None
     except UnidentifiedImageError:
+        ending = Path(name).suffix.lower()
+        known = f"{ending} cannot be read here, convert it to JPEG or PNG" if ending in UNREADABLE else ""
         raise OrdnetError(
-            f"{name} is not a picture that Pillow can read: empty, cut off, or in another format"
+            f"{name} is not a picture that Pillow can read: {known or 'empty, cut off, or in another format'}"
         ) from None
     except Exception as error:  # Pillow's decoders raise whatever they stumble over in broken data
         raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None

@@ -77,7 +77,8 @@ class Prediction:
         if out.exists() and not out.is_dir():
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before sharing out: all processes have to agree on them
-        self.pictures = find_pictures(images, leave_out=out)[rank::world]
+        self.remarks: list[str] = []
+        self.pictures = find_pictures(images, leave_out=out, tell=self.remarks.append)[rank::world]
         self.out = out
         self.save = tuple(save)
         self.strength = strength

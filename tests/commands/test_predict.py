@@ -189,6 +189,17 @@ def test_names_tell_pictures_apart(tmp_path):
     assert listed(tmp_path, "x/b.png", "x/b.png", "x/../x/b.png") == {"x/b.png": "b"}
 
 
+def test_formats_that_cannot_be_read_are_said(model, tmp_path):
+    photo(tmp_path / "in/a.jpg")
+    (tmp_path / "in/b.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    done = run(model, tmp_path / "in", "--out", tmp_path / "out")
+    assert done.exit_code == 0
+    assert "left out 1 .heic (cannot be read here: convert to JPEG or PNG)" in done.output
+    done = run(model, tmp_path / "in/b.heic", "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert ".heic cannot be read here, convert it to JPEG or PNG" in done.output
+
+
 def test_folders_patterns_and_odd_names(tmp_path):
     for name in (
         "in/a.png",
