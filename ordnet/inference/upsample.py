@@ -168,7 +168,16 @@ class Axis:
 
 def axis(pixels: slice, picture: int, positions: int, align_corners: bool) -> Axis:
     """`picture` and `positions` are the whole side in pixels and in positions; the rule is F.interpolate's."""
-    at = sources(torch.arange(pixels.start, pixels.stop), picture, positions, align_corners)
+    return _axis(sources(torch.arange(pixels.start, pixels.stop), picture, positions, align_corners), positions)
+
+
+def axis_of_part(pixels: slice, scale: float, part: slice, positions: int, align_corners: bool) -> Axis:
+    """The same where the positions are made of a `part` of a copy `scale` times as large as the picture."""
+    places = (torch.arange(pixels.start, pixels.stop, dtype=torch.float64) + 0.5) * scale - 0.5 - part.start
+    return _axis(sources(places, part.stop - part.start, positions, align_corners), positions)
+
+
+def _axis(at: Tensor, positions: int) -> Axis:
     low = at.floor().long().clamp_(max=positions - 1)
     high = (low + 1).clamp_(max=positions - 1)
     first = int(low[0])

@@ -19,14 +19,27 @@ Area = tuple[slice, slice]
 """Rows and columns; both have a start and a stop."""
 
 
-def tiles(height: int, width: int, size: int) -> list[Area]:
-    """Tiles of at most `size` x `size`, by rows: as few as possible, as even as possible, none overlapping."""
-    return [(rows, columns) for rows in _spans(height, size) for columns in _spans(width, size)]
+def tiles(height: int, width: int, size: int, step: int = 1) -> list[Area]:
+    """Tiles of at most `size` x `size`, by rows: as few as possible, as even as possible, none overlapping.
+
+    With a `step` they begin at its multiples, and `size` is brought to the next multiple below (but not to 0).
+    """
+    return [(rows, columns) for rows in _spans(height, size, step) for columns in _spans(width, size, step)]
 
 
-def _spans(length: int, size: int) -> list[slice]:
-    count = -(-length // size)
-    return [slice(i * length // count, (i + 1) * length // count) for i in range(count)]
+def _spans(length: int, size: int, step: int) -> list[slice]:
+    steps, size = -(-length // step), max(1, size // step)
+    count = -(-steps // size)
+    return [slice(i * steps // count * step, min((i + 1) * steps // count * step, length)) for i in range(count)]
+
+
+def parts_of(area: Area, size: int, step: int = 1) -> list[Area]:
+    """The same of one area, which begins at a multiple of `step`."""
+    (top, bottom), (left, right) = ((span.start, span.stop) for span in area)
+    return [
+        (slice(top + rows.start, top + rows.stop), slice(left + columns.start, left + columns.stop))
+        for rows, columns in tiles(bottom - top, right - left, size, step)
+    ]
 
 
 def grown(area: Area, by: int, height: int, width: int) -> Area:
