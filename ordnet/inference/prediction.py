@@ -1,20 +1,50 @@
-"""Many pictures or videos and one model → a folder of results that can be continued later."""
+"""Many pictures, maps or videos and one model → a folder of results that can be continued later."""
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Sequence
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ordnet.data.pictures import Listed, find_pictures
+import torch
+
+from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
+from ordnet.data.raster import Raster, is_georeferenced, needs_windows
 from ordnet.errors import OrdnetError
 from ordnet.files import regular_file, write_text
 from ordnet.inference.coco import merged
-from ordnet.inference.parse import FORMS, file_of
-from ordnet.inference.parser import find, load
+from ordnet.inference.maps import map_files, predict_map
+from ordnet.inference.parse import FORMS, Parse, file_of
+from ordnet.inference.parser import find, load, read
 from ordnet.inference.stream import Progress
 from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of
+from ordnet.model.pixels import LARGER, fitted_size
+
+AT_ONCE = 4
+"""Pictures in the network at most, each with its share of the threads: more of them wait for Python's lock."""
+WRITERS = 4
+"""Pictures being drawn and written: most of that time is spent waiting for the disk."""
+DECODED = 50_000_000
+"""Pixels of all pictures under way, about 0.5 GB with what is drawn of them."""
+
+OnTiles = Callable[[Listed, int, int], object]
+"""Hears of a picture that is streamed: the tiles done, and all of them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one picture."""
+
+    picture: Listed
+    skipped: bool = False
+    """Whether an earlier call had done it."""
+    failure: str | None = None
+    """What is wrong with it, with its name."""
 
 
 class Prediction:
@@ -30,9 +60,15 @@ class Prediction:
         strength: float = 0.5,
         rank: int = 0,
         world: int = 1,
+        bands: Sequence[int] | None = None,
+        stretch: bool = False,
+        tell: Callable[[str], object] = lambda message: None,
         **options: Any,
     ) -> None:
-        """`images` are files, folders or patterns, `save` some of FORMS, `options` the parser's."""
+        """`images` are files, folders or patterns, `save` some of FORMS, `options` the parser's.
+
+        `bands` and `stretch` are those of Raster; `tell` hears how a map is seen.
+        """
         unknown = [what for what in save if what not in FORMS]
         if unknown or not save:
             raise OrdnetError(f"--save {','.join(save)}: expected some of {', '.join(FORMS)}")
@@ -41,12 +77,15 @@ class Prediction:
         if out.exists() and not out.is_dir():
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before sharing out: all processes have to agree on them
-        self.pictures = find_pictures(images, leave_out=out)[rank::world]
+        self.remarks: list[str] = []
+        self.pictures = find_pictures(images, leave_out=out, tell=self.remarks.append)[rank::world]
         self.out = out
         self.save = tuple(save)
         self.strength = strength
+        self.bands, self.stretch, self.tell = bands, stretch, tell
         self.parser, self.settings = _loaded(model, options)
         self.settings["strength"] = strength
+        self._own_scale = options.get("long_side") is None  # nobody asked for another
 
     def is_done(self, picture: Listed) -> bool:
         """Whether all files are there and were made of this picture, as it is now, with this model and these settings.
@@ -64,22 +103,84 @@ class Prediction:
             )
         wanted = self._about(picture)
         # the model may have moved; its content counts
+        files = map_files(base, self.save) if "map" in wanted else [file_of(base, what) for what in self.save]
         return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
-            file_of(base, what).exists() for what in self.save
+            file.exists() for file in files
         )
 
-    def run(self, picture: Listed, progress: Progress | None = None) -> None:
-        about = self._about(picture)  # of the picture as it is before it is read
-        try:
-            parse = self.parser(picture.path, progress)
-            parse.save(self.out, picture.stem, self.save, self.strength, about)
-        except (MemoryError, RuntimeError) as error:
-            # torch has a type of its own only for GPUs that are full
-            if isinstance(error, RuntimeError) and "memory" not in str(error):
+    def run(self, force: bool = False, tell: OnTiles = lambda picture, done, total: None) -> Iterator[Outcome]:
+        """Every picture's outcome, in order. What was done already is done again only with `force`.
+
+        One is decoded and others are drawn and written while the network works. On a CPU several pictures with a part
+        of the threads each are done sooner than one after the other with all of them.
+        """
+        threads = torch.get_num_threads()
+        at_once = max(1, min(AT_ONCE, threads, len(self.pictures)))
+        # one more, which decodes meanwhile
+        computing = ThreadPoolExecutor(at_once + 1, "ordnet-parse")
+        writing = ThreadPoolExecutor(WRITERS, "ordnet-write")
+        network = threading.Semaphore(at_once)
+        room = _Room()
+        over = threading.Event()
+
+        def heard(picture: Listed, done: int, total: int) -> None:
+            if over.is_set():  # a map may take hours; whoever ends this does not wait for it
+                raise OrdnetError(f"{picture.path}: stopped after {done} of {total} tiles")
+            tell(picture, done, total)
+
+        def parsed(picture: Listed) -> "Future[None] | None":
+            if not force and self.is_done(picture):
+                return None
+            about = self._about(picture)  # of the picture as it is before it is read
+            is_map = "map" in about
+            share = 1.0 if is_map else self._share_of_memory(picture)
+            room.enter(share)
+            try:
+                with _named(picture):
+                    if is_map:
+                        torch.set_num_threads(threads)
+                        self._run_map(picture, about, lambda done, total: heard(picture, done, total))
+                        return writing.submit(room.leave, share)
+                    pixels = read(open_rgb(picture.path, stretch=True) if self.stretch else picture.path)
+                    with network:
+                        # a thread's own number: as many pictures of this size as there is room for share them
+                        torch.set_num_threads(max(1, threads // max(1, min(at_once, int(1 / max(share, 1e-3))))))
+                        parse = self.parser(pixels, lambda done, total: heard(picture, done, total))
+                return writing.submit(written, picture, parse, about, share)
+            except BaseException:
+                room.leave(share)
                 raise
-            raise OrdnetError(
-                f"{picture.path}: not enough memory; with a smaller --whole-up-to it is streamed"
-            ) from None
+
+        def written(picture: Listed, parse: Parse, about: dict[str, Any], share: float) -> None:
+            try:
+                with _named(picture):
+                    parse.save(self.out, picture.stem, self.save, self.strength, about)
+            finally:
+                room.leave(share)
+
+        waiting: deque[tuple[Listed, Future[Future[None] | None]]] = deque()
+        try:
+            for picture in self.pictures:
+                waiting.append((picture, computing.submit(parsed, picture)))
+                if len(waiting) >= 2 * (at_once + 1):
+                    yield _outcome(*waiting.popleft())
+            while waiting:
+                yield _outcome(*waiting.popleft())
+        finally:  # also where nobody wants to hear of the rest
+            over.set()
+            computing.shutdown(cancel_futures=True)
+            writing.shutdown()
+
+    def _share_of_memory(self, picture: Listed) -> float:
+        """The part of what pictures under way may take together that this one takes; 1 and more if it goes alone."""
+        try:
+            with opened(picture.path) as image:
+                width, height = image.size
+        except OrdnetError:
+            return 0.0  # reading it will say what is wrong
+        side = self.parser.long_side or max(width, height)
+        seen = width * height * min(1.0, side / max(width, height)) ** 2
+        return max(width * height / DECODED, seen / max(1, self.parser.whole_up_to))
 
     def merge_coco(self) -> int:
         """Write coco.json of what there is for all pictures; how many those are."""
@@ -88,8 +189,29 @@ class Prediction:
         write_text(self.out / "coco.json", json.dumps(merged(there)) + "\n")
         return len(there)
 
+    def _run_map(self, picture: Listed, about: dict[str, Any], progress: Progress | None) -> None:
+        with Raster(picture.path, self.bands, self.stretch) as raster:
+            long_side = about["long_side"]
+            height, width = fitted_size(*raster.shape[:2], long_side)
+            seen = "at its own size" if (height, width) == raster.shape[:2] else f"as {width:,} x {height:,} px"
+            known = self.parser.long_side
+            if long_side is None and known and max(height, width) > LARGER * known:
+                seen += f" (the model's pictures had {known} px; --long-side sees it smaller)"
+            self.tell(f"{picture.path.name}: {raster.words()}; seen {seen}")
+            predict_map(
+                self.parser, raster, self.out / picture.stem, self.save, strength=self.strength, about=about,
+                progress=progress, long_side=long_side,
+            )  # fmt: skip
+
     def _about(self, picture: Listed) -> dict[str, Any]:
-        return {"picture": str(picture.path), **_state(picture.path), **self.settings}
+        about = {"picture": str(picture.path), **_state(picture.path), **self.settings}
+        if self.stretch:
+            about["stretch"] = True
+        if not needs_windows(picture.path, self.bands):
+            return about
+        about |= {"map": True, **({"bands": list(self.bands)} if self.bands else {})}
+        # a map is no scene of a certain size: where nobody asks for a scale, it is seen at its own
+        return {**about, "long_side": None} if self._own_scale and is_georeferenced(picture.path) else about
 
 
 class VideoPrediction:
@@ -160,6 +282,49 @@ def _record(base: Path) -> dict[str, Any] | None:
             "move it away, or --force to replace it"
         )
     return record
+
+
+class _Room:
+    """Memory for pictures under way, as shares of 1. One that needs all of it, or more, goes alone."""
+
+    def __init__(self) -> None:
+        self._free = 1.0
+        self._changed = threading.Condition()
+
+    def enter(self, share: float) -> None:
+        share = min(share, 1.0)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= share - 1e-9)
+            self._free -= share
+
+    def leave(self, share: float) -> None:
+        with self._changed:
+            self._free += min(share, 1.0)
+            self._changed.notify_all()
+
+
+def _outcome(picture: Listed, parsed: "Future[Future[None] | None]") -> Outcome:
+    """Waits until the picture has been parsed and written."""
+    try:
+        writing = parsed.result()
+        if writing is not None:
+            writing.result()
+    except (OrdnetError, OSError) as error:
+        message = str(error)
+        return Outcome(picture, failure=message if str(picture.path) in message else f"{picture.path}: {message}")
+    return Outcome(picture, skipped=writing is None)
+
+
+@contextmanager
+def _named(picture: Listed) -> Iterator[None]:
+    """Memory that ran out is an error that names the picture."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has a type of its own only for GPUs that are full
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise OrdnetError(f"{picture.path}: not enough memory; with a smaller --whole-up-to it is streamed") from None
 
 
 def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -105,7 +105,7 @@ class Protocol:
         return min(self.scales) if self.name == "multiscale" else 1.0
 
     def details(self) -> dict[str, Any]:
-        """What a score has to say beside the protocol's name."""
+        """The settings that are told with a score beside the protocol's name."""
         details: dict[str, Any] = {"scales": list(self.scales), "flips": True} if self.flips else {}
         return details | ({"base": self.base, "crop": self.crop} if self.name == "encnet" else {})
 
@@ -116,7 +116,7 @@ def protocol(name: str, base: int | None = None, crop: int | None = None) -> Pro
 
 
 def protocol_of(name: str, about: Mapping[str, Any]) -> Protocol:
-    """With the base size and the crop that a checkpoint was trained with, as it says of itself."""
+    """A protocol by name, with the base size and the crop that a checkpoint says it was trained with."""
     return protocol(name, about.get("base_size"), about.get("crop"))
 
 
@@ -182,13 +182,16 @@ def _testing(net: nn.Module, image: Tensor) -> Iterator[None]:
     """The picture checked, evaluation mode (the network's own mode comes back afterwards), no gradients."""
     if image.dim() != 4 or image.shape[:2] != (1, 3) or image.numel() == 0:
         raise OrdnetError(f"a protocol tests one picture (1, 3, H, W) at a time, got {tuple(image.shape)}")
-    training = net.training
-    net.eval()
+    # setting the mode of every module takes longer than looking at it
+    training = [module for module in net.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        net.train(training)
+        for module in training:
+            module.training = True
 
 
 def _small_scores(net: nn.Module, image: Tensor, look: Look | None = None) -> Tensor:
@@ -196,7 +199,7 @@ def _small_scores(net: nn.Module, image: Tensor, look: Look | None = None) -> Te
 
 
 def _upsampled(net: nn.Module, small: Tensor, height: int, width: int) -> RowMap:
-    """As the network itself upsamples; scores of a foreign module have their full size already."""
+    """The scores upsampled as the network itself does; those of a foreign module have their full size already."""
     return resized(held(small), height, width, net.align_corners if isinstance(net, Network) else True)
 
 

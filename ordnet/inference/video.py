@@ -25,7 +25,7 @@ from ordnet.data.pictures import largest_pixels
 from ordnet.errors import OrdnetError
 from ordnet.files import regular_file, write_atomically, write_text
 from ordnet.inference.parse import probabilities_of
-from ordnet.picture.overlay import overlay
+from ordnet.picture.overlay import QUICK_PNG, overlay
 
 ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 _FORMATS = ("mov", "matroska", "webm", "avi", "mpeg", "mpegts", "mpegvideo", "m4v")
@@ -318,7 +318,7 @@ def _table(areas: list[Areas], classes: tuple[str, ...]) -> str:
 
 
 def _save(picture: Image.Image, path: Path) -> None:
-    write_atomically(path, lambda temporary: picture.save(temporary, compress_level=3))
+    write_atomically(path, lambda temporary: picture.save(temporary, **QUICK_PNG))
 
 
 def _library() -> Any:

@@ -233,8 +233,11 @@ def endless():
         (lambda own: endless(), "no state_dict"),
         (lambda own: {1: torch.zeros(2)}, "no state_dict"),
         (lambda own: {key: tensor.to(torch.complex64) for key, tensor in own.items()}, "no state_dict"),
-        (lambda own: {key: tensor.to("meta") for key, tensor in own.items()}, "plain tensors"),
-        (lambda own: {key: tensor.to_sparse() if tensor.ndim else tensor for key, tensor in own.items()}, "plain"),
+        (lambda own: {key: tensor.to("meta") for key, tensor in own.items()}, "no state_dict"),
+        (
+            lambda own: {key: tensor.to_sparse() if tensor.ndim else tensor for key, tensor in own.items()},
+            "does not hold the weights",
+        ),
         (lambda own: {"a": Bytes()}, "bytearray"),
         (lambda own: {**own, "stem.0.weight": own["stem.0.weight"] * float("nan")}, "not finite"),
         (lambda own: [own], "no state_dict"),

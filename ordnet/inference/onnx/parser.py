@@ -36,6 +36,7 @@ class OnnxParser:
 
     protocol = "whole"
     explains = False
+    streams = False
 
     def __init__(
         self,
