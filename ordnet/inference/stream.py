@@ -180,7 +180,7 @@ def _scores_by_part(
     result_tiles = tiles(height, width, int(tile * enlarged), step)
     if pixels.shape[0] * pixels.shape[1] <= whole_up_to:
         everywhere = (slice(0, height), slice(0, width))
-        small = net.small_scores(to_input(pixels[everywhere], net))[0]
+        small = numbers(net.small_scores(to_input(pixels[everywhere], net))[0])
         pieces = iter([(everywhere, small, _axes_of(net, pixels, size))])
     elif reason := _why_windows(net):
         pieces = _windows(net, pixels, size, result_tiles, tile, halo, progress, reason)
