@@ -162,7 +162,7 @@ def _size(path: Path) -> int:
 
 
 def _check_pickle(file: Any) -> None:
-    """Raise ValueError where a pickle asks for byte arrays or lists more than any network has; it is read to the end."""
+    """Raise ValueError where a pickle asks for byte arrays, or lists more than any network has. It is read through."""
     for count, (_, argument, _) in enumerate(pickletools.genops(file)):
         if count > _MOST_OPERATIONS:
             raise ValueError("it lists more than any network has")
