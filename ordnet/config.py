@@ -9,7 +9,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file
 
 Branch = Literal["middle", "long"]
 _LARGEST_SCALE = 16.0
@@ -193,13 +192,13 @@ def _plain(text: str) -> Any:
 
 def read(path: Path) -> Settings:
     try:
-        if regular_file(path).stat().st_size > _LARGEST_FILE:
+        if path.exists() and not path.is_file():  # a pipe may never end
+            raise ValueError("it is a folder, a pipe, a socket or a device, not a file")
+        if path.stat().st_size > _LARGEST_FILE:
             raise ValueError(f"it has more than the {_LARGEST_FILE:,} bytes that settings may take")
         values = _plain(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise OrdnetError(f"no settings file at {path}") from None
-    except OrdnetError:
-        raise
     except (OSError, ValueError) as error:
         raise OrdnetError(f"{path} is not a readable YAML file: {error}") from None
     if not isinstance(values, dict):

@@ -1,12 +1,10 @@
-"""Writing files so that a reader sees the old content or the new, never half of it; reading regular files only."""
+"""Writing files so that a reader sees the old content or the new, never half of it."""
 
 import os
 import secrets
 import stat
 from collections.abc import Callable
 from pathlib import Path
-
-from ordnet.errors import OrdnetError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -46,16 +44,3 @@ def _usual_mode(path: Path) -> int:
 
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def regular_file(path: str | Path) -> Path:
-    """The path. An error where it is a folder, a pipe, a socket or a device, which may never end or never answer."""
-    file = Path(path)
-    try:
-        mode = file.stat().st_mode
-    except (OSError, ValueError):  # whoever reads it says what is wrong
-        return file
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise OrdnetError(f"{file} cannot be read: it is {kind}, not a file")
-    return file

@@ -29,8 +29,7 @@ LAYERS = [
     {"data", "model", "picture"},
     {"recipes"},
     {"config", "paper"},
-    {"files", "progress", "__init__"},
-    {"errors"},
+    {"errors", "files", "progress", "__init__"},
 ]
 ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
 

@@ -17,8 +17,9 @@ from PIL.PngImagePlugin import PngInfo
 
 from ordnet.data.labels import Colour
 from ordnet.data.pictures import largest_pixels, opened
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file, write_atomically
+from ordnet.files import write_atomically
 
 LABEL_ENDINGS = (".png", ".bmp", ".tif", ".tiff")
 """Formats that keep every value exactly."""

@@ -18,9 +18,8 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
-from ordnet.data.reading import check_header
+from ordnet.data.reading import check_header, regular_file
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file
 
 Source = str | Path | BinaryIO
 

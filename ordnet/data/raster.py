@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.pictures import largest_pixels, opened
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file
 
 _DRIVERS = {
     b"II*\0": "GTiff", b"MM\0*": "GTiff", b"II+\0": "GTiff", b"MM\0+": "GTiff", b"\x89PNG": "PNG",

@@ -8,14 +8,27 @@ megabytes of JPEG markers 7 seconds, of blanks in a PPM 4.
 import hashlib
 import json
 import re
+import stat
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file
 
 _LARGEST_TEXT = 100_000_000
+
+
+def regular_file(path: str | Path) -> Path:
+    """The path. An error where it is a folder, a pipe, a socket or a device, which may never end or never answer."""
+    file = Path(path)
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError):  # whoever reads it says what is wrong
+        return file
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise OrdnetError(f"{file} cannot be read: it is {kind}, not a file")
+    return file
 
 
 def read_text(file: Path, missing: str, errors: str = "strict") -> str:

@@ -15,8 +15,9 @@ import torch
 
 from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
 from ordnet.data.raster import Raster, is_georeferenced, needs_windows
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file, write_text
+from ordnet.files import write_text
 from ordnet.inference.coco import merged
 from ordnet.inference.maps import map_files, predict_map
 from ordnet.inference.parse import FORMS, Parse, file_of

@@ -22,8 +22,9 @@ import numpy as np
 from PIL import Image
 
 from ordnet.data.pictures import largest_pixels
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file, write_atomically, write_text
+from ordnet.files import write_atomically, write_text
 from ordnet.inference.parse import probabilities_of
 from ordnet.picture.overlay import QUICK_PNG, overlay
 

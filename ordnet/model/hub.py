@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file, write_atomically, write_text
+from ordnet.files import write_atomically, write_text
 
 PREFIX = "hf:"
 FILE = "model.safetensors"
@@ -91,7 +91,7 @@ def _memory() -> Path:
 def _known_commits() -> dict[str, str]:
     """Repository → the commit that weights for training were first taken from."""
     try:
-        found = json.loads(regular_file(_memory()).read_text(encoding="utf-8"))
+        found = json.loads(_memory().read_text(encoding="utf-8") if _memory().is_file() else "{}")
         known = {repo: commit for repo, commit in found.items() if re.fullmatch(_COMMIT, str(commit))}
     except (OSError, ValueError, AttributeError, RecursionError):  # there is none, or it is damaged
         return {}

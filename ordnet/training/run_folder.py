@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file, write_text
+from ordnet.files import write_text
 
 OWN = ("settings.yaml", "log.jsonl", "curves.png", "best.safetensors", "last.safetensors", "report.html",
        "state/state.pt", "state/previous.pt", "tensorboard")  # fmt: skip

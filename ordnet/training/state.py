@@ -17,8 +17,9 @@ from torch import nn
 from ordnet.config import Settings
 from ordnet.data.dataset import Dataset
 from ordnet.data.loader import is_dead_worker
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file, write_atomically
+from ordnet.files import write_atomically
 from ordnet.model.network import Network
 from ordnet.model.weights import load_plain
 from ordnet.training.start import Averaged

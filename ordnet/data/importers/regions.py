@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.pictures import IMAGE_ENDINGS, opened
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
-from ordnet.files import regular_file
 
 _BITS = 60
 """Longer numbers are no lengths; without a bound their digits would take quadratic time."""
