@@ -24,7 +24,7 @@ from ordnet.data.dataset import Dataset, size_advice
 from ordnet.data.label_counts import label_counts
 from ordnet.data.labels import IGNORE, OutsideClasses
 from ordnet.data.pictures import opened
-from ordnet.data.reading import file_digest
+from ordnet.data.reading import file_digest, stamp
 from ordnet.data.remarks import remarks
 from ordnet.errors import OrdnetError
 
@@ -199,7 +199,7 @@ def _look_at(dataset: Dataset, chunk: range, pictures: bool) -> Scan:
 
 def _missing(dataset: Dataset, index: int, pictures: bool = True) -> list[Problem]:
     files = dataset.files(index)[0 if pictures else 1 :]
-    return [Problem("missing files", name) for name in files if (path := _path(name)) and not path.is_file()]
+    return [Problem("missing files", name) for name in files if _path(name) and stamp(name) is None]
 
 
 def _path(name: str) -> Path | None:
@@ -330,12 +330,12 @@ def usual_long_side(dataset: Dataset) -> int | None:
     count = len(dataset.ids)
     sides = []
     for index in range(0, count, max(1, count // _SIZED)):
-        file = Path(dataset.files(index)[0])
+        file = dataset.files(index)[0]
         try:
-            if file.is_file():
+            if stamp(file) is not None:
                 with opened(file) as picture:  # its header is enough
                     sides.append(max(picture.size))
-            else:  # drawn, or inside something else
+            else:  # drawn
                 sides.append(max(dataset.image(index).size))
         except OrdnetError:
             continue  # a broken picture is somebody else's business

@@ -60,6 +60,11 @@ def notes_of(dataset: Dataset) -> tuple[str, ...]:
     return getattr(dataset, "notes", ())
 
 
+def starts_of(dataset: Dataset) -> Sequence[int]:
+    """Where each shard's samples begin, where the data set lies in shards."""
+    return getattr(dataset, "starts", ())
+
+
 class Spread:
     """`count` samples of a split, evenly spread over its first `of` (over all of it without that)."""
 

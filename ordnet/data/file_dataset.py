@@ -35,6 +35,8 @@ class FileDataset:
     """The raw values (H, W) of a label file."""
     notes: tuple[str, ...] = ()
     """What a user should be told about how the files were read."""
+    starts: Sequence[int] = ()
+    """Where each shard's samples begin, of a data set in shards."""
 
     def image(self, index: int) -> Image.Image:
         return open_rgb(self.images[index])
@@ -50,7 +52,9 @@ class FileDataset:
             return self.rule.encode(self.raw(index))
         except OutsideClasses as error:
             # one value too many at the upper end: the commonest mistake in labels of one's own
-            from_one = self.name == "folder" and set(error.values) == {len(self.classes)} and IGNORE in error.expected
+            from_one = (
+                self.name in ("folder", "tar") and set(error.values) == {len(self.classes)} and IGNORE in error.expected
+            )
             advice = (
                 "; if your labels count from 1, write `ignore` as the first line of classes.txt" if from_one else ""
             )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ordnet.data.pictures import Listed, find_pictures
+from ordnet.data.reading import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.coco import merged
@@ -41,7 +42,9 @@ class Prediction:
         if out.exists() and not out.is_dir():
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before sharing out: all processes have to agree on them
-        self.pictures = find_pictures(images, leave_out=out)[rank::world]
+        found = find_pictures(images, leave_out=out)
+        # neighbours stay together: they may lie in one shard
+        self.pictures = found[rank * len(found) // world : (rank + 1) * len(found) // world]
         self.out = out
         self.save = tuple(save)
         self.strength = strength
@@ -163,8 +166,7 @@ def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def _state(path: Path) -> dict[str, int]:
     """The file as it is now."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise OrdnetError(f"{path} cannot be read: {error.strerror}") from None
-    return {"bytes": state.st_size, "modified": state.st_mtime_ns}
+    found = stamp(path)
+    if found is None:
+        raise OrdnetError(f"{path} cannot be read: it is gone, or no file")
+    return {"bytes": found[0], "modified": found[1]}
