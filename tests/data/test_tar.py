@@ -1,6 +1,7 @@
 """Shards: pairs come back as they were, in an order that only seed and epoch decide; bad archives are named."""
 
 import io
+import shutil
 import tarfile
 
 import numpy as np
@@ -9,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from ordnet.commands import app
-from ordnet.config import DataConfig
+from ordnet.config import DataConfig, override
 from ordnet.data import reading
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import leaks, scan
@@ -17,7 +18,8 @@ from ordnet.data.loader import Batches, examples, order
 from ordnet.data.reading import member, shard_index, stamp
 from ordnet.data.tar import expanded, shard_pairs, write_shards
 from ordnet.errors import OrdnetError
-from tests.small_data import CLASSES, write_folder
+from ordnet.training.loop import train_with
+from tests.small_data import CLASSES, small_settings, write_folder
 
 
 def png(pixels=None, kind="PNG"):
@@ -299,3 +301,26 @@ def test_packing_is_all_or_nothing(folder, tmp_path):
     (tmp_path / "out" / "mine").touch()
     with pytest.raises(OrdnetError, match="name a new folder"):
         write_shards([open_dataset(f"folder:{folder}", "val")], tmp_path / "out", 5)
+
+
+def test_train_resume_and_predict(shards, tmp_path, monkeypatch):
+    """A run on shards goes on like any other, and not on other shards; two processes parse every picture once."""
+    data = tmp_path / "shards"
+    shutil.copytree(shards, data)
+    settings = small_settings(data, f"data.name=tar:{data}/train-{{000..004}}.tar", "training.epochs=1")
+    run = train_with(settings, tmp_path / "run")
+    longer = override(settings, ["training.epochs=2"])
+    assert train_with(longer, tmp_path / "run", resume=True).figures["images"] == 5
+    (data / "train-002.tar").write_bytes((data / "val-000.tar").read_bytes())
+    with pytest.raises(OrdnetError, match="training part: its pictures have other names"):
+        train_with(override(settings, ["training.epochs=3"]), tmp_path / "run", resume=True)
+    done = {}
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        words = ["predict", str(run.best), f"tar:{shards}", "--out", str(tmp_path / "out"), "--save", "labels"]
+        assert CliRunner().invoke(app, words).exit_code == 0
+        done[rank] = {path.relative_to(tmp_path / "out").as_posix() for path in tmp_path.glob("out/**/*.png")}
+    assert len(done["0"]) == 14 and len(done["1"]) == 28
+    assert {"train-000/000.labels.png", "val-000/027.labels.png"} <= done["1"]
+    assert len({name.partition("/")[0] for name in done["0"]}) == 3  # neighbours stay together
