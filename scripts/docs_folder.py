@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from ordnet.data.catalogue import open_dataset
-from ordnet.inference.samples import sample_picture
+from ordnet.data.pictures import sample_picture
 from ordnet.model.build import make_backbone
 
 PICTURES = 20

@@ -41,7 +41,7 @@ from ordnet.model.build import build
 from ordnet.model.network import Network
 from ordnet.model.parts import Block
 from ordnet.model.pixels import normalise
-from ordnet.training.schedule import make_optimizer, set_rate
+from ordnet.training.step import make_optimizer, set_rate
 from ordnet.training.vitals import watch
 
 WIDTHS = {"key_channels": 64, "value_channels": 128}  # as in the recipes with MobileNetV2

@@ -25,7 +25,7 @@ LAYERS = [
     {"data", "model", "picture"},
     {"recipes"},
     {"config", "paper"},
-    {"errors", "files", "lazy", "progress", "__init__"},
+    {"errors", "files", "progress", "__init__"},
 ]
 ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
 
@@ -41,7 +41,7 @@ def imports(path: Path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             if node.module == "ordnet":
-                yield from (f"ordnet.{alias.name}" for alias in node.names)
+                yield from ("ordnet" if alias.name == "submodules" else f"ordnet.{alias.name}" for alias in node.names)
             else:
                 yield node.module
 
@@ -112,7 +112,6 @@ COMMANDS = [
 def test_help_lists_the_commands_that_exist():
     shown = run_isolated("import ordnet.commands as c; c.app(['--help'], standalone_mode=False)")
     assert sorted(line.split()[0] for line in shown.split("Commands:")[1].splitlines() if line.strip()) == COMMANDS
-    assert all((PACKAGE / "commands" / f"{name}.py").exists() for name in COMMANDS)
 
 
 def test_user_errors_have_no_traceback():

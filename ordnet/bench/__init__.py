@@ -1,5 +1,5 @@
 """Contestants side by side in one run: time, memory, operations."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ordnet.bench import smp
+from ordnet.bench import timed_run
 from ordnet.bench.measure import Measurement, interleaved
 from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, make_network, ready_to_parse
 from ordnet.config import Settings, override, parse
@@ -30,9 +30,9 @@ from ordnet.model.flops import gflops
 from ordnet.model.pixels import normalise
 from ordnet.picture.charts import accuracy_over_time
 from ordnet.recipes import settings_of
-from ordnet.training.stop import Stopped, stop_requests
+from ordnet.training.environment import Stopped, stop_requests
 
-CONTESTANTS = (*OURS, *smp.NETWORKS)
+CONTESTANTS = (*OURS, *timed_run.NETWORKS)
 SPEED_TURNS = 5
 
 
@@ -42,11 +42,11 @@ def contestants(asked: str | None) -> tuple[list[str], str]:
         names = list(dict.fromkeys(name.strip() for name in asked.split(",")))
         if unknown := [name for name in names if name not in CONTESTANTS]:
             raise OrdnetError(f"there is no contestant {unknown[0]!r}; there are {', '.join(CONTESTANTS)}")
-        if any(name in smp.NETWORKS for name in names):
-            smp.import_smp()
+        if any(name in timed_run.NETWORKS for name in names):
+            timed_run.import_smp()
         return names, ""
     try:
-        smp.import_smp()
+        timed_run.import_smp()
     except OrdnetError as error:
         return list(OURS), f"smp's networks are left out: {error}"
     return list(CONTESTANTS), ""

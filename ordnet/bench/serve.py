@@ -19,9 +19,8 @@ from typing import Any
 from PIL import Image
 
 from ordnet.bench.measure import Measurement
-from ordnet.data.pictures import open_rgb
+from ordnet.data.pictures import open_rgb, sample_picture
 from ordnet.errors import OrdnetError
-from ordnet.inference.samples import sample_picture
 from ordnet.progress import progress
 
 _TURNS = 20

@@ -1,4 +1,4 @@
-"""The command line. Each command is one file: it parses, calls one function, prints.
+"""The command line. Each command is one function that parses, calls one function of the package, and prints.
 
 Nothing heavy is imported before a command runs: `ordnet --help` must answer at once.
 """
@@ -11,17 +11,14 @@ import typer
 
 import ordnet
 from ordnet.commands import bench, data, models
-from ordnet.commands.ablate import ablate
 from ordnet.commands.compare import compare
-from ordnet.commands.demo import demo
-from ordnet.commands.evaluate import evaluate
+from ordnet.commands.evaluate import evaluate, submit
 from ordnet.commands.explain import explain
-from ordnet.commands.export import export
+from ordnet.commands.models import export
 from ordnet.commands.predict import predict
 from ordnet.commands.recipes import recipes
 from ordnet.commands.serve import serve
-from ordnet.commands.submit import submit
-from ordnet.commands.train import train
+from ordnet.commands.train import ablate, demo, train
 from ordnet.errors import OrdnetError
 
 OUT_OF_MEMORY = ("out of memory", "allocate memory")

@@ -12,7 +12,7 @@ from ordnet.data.check import Problem, Scan
 from ordnet.data.dataset import Dataset, notes_of
 from ordnet.data.importers.convert import BACKGROUND, Written
 from ordnet.data.labels import IGNORE
-from ordnet.data.remarks import remarks, size_remark
+from ordnet.data.statistics import remarks, size_remark
 from ordnet.errors import shown
 from ordnet.evaluation.correlation import Correlation
 

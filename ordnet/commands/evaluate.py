@@ -1,4 +1,4 @@
-"""`ordnet evaluate`: a checkpoint's scores on a split, each with its protocol."""
+"""`ordnet evaluate` and `ordnet submit`: scores on a split, each with its protocol; predictions for a test server."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -74,7 +74,7 @@ def _print(figures: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ordnet.evaluation.words import remarks
+    from ordnet.evaluation.confusion import remarks
 
     details = ", ".join(
         f"{key} {figures[key]}" for key in ("scales", "flips", "base", "crop", "without") if key in figures
@@ -115,3 +115,24 @@ def _print(figures: dict[str, Any]) -> None:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
+
+
+def submit(
+    server: Annotated[
+        str, typer.Argument(metavar="ade20k|voc|cityscapes", help="The benchmark whose server it is for.")
+    ],
+    model: Annotated[str, typer.Argument(help="A checkpoint (.safetensors) or the name of a shipped model.")],
+    data: Annotated[str, typer.Option(help="The data set with its test pictures, such as voc:PATH.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to upload: .tar.gz or .tgz for voc, else .zip.")],
+    protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet (the paper's).")] = "encnet",
+) -> None:
+    """Parse a test set as its server wants it, and check the file by reading it back."""
+    from ordnet.evaluation.submission import submit as run
+    from ordnet.progress import progress
+
+    with progress() as bar:
+        task = bar.add_task("pictures", total=None)
+        count = run(
+            server, model, data, out, protocol, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    typer.echo(f"wrote {out}: {count:,} predictions, protocol {protocol}, read back and checked")

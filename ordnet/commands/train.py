@@ -1,9 +1,14 @@
-"""`ordnet train`: a recipe or a settings file, a data set, a run folder."""
+"""`ordnet train`, `ordnet ablate`, `ordnet demo`: one run, the runs of a table, two small runs to look at."""
 
+import os
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ordnet.study.table import Table
 
 
 def train(
@@ -33,3 +38,65 @@ def train(
         recipe, data, out, set_ or [],
         resume=resume, force=force, init=init, skip_broken=skip_broken, device=device, force_data=force_data,
     )  # fmt: skip
+
+
+def ablate(
+    table: Annotated[str, typer.Argument(help="branches, patches, gate, fusion or methods.")],
+    data: Annotated[str, typer.Option(help="The data set, as NAME or NAME:PATH.")],
+    recipe: Annotated[
+        str | None, typer.Option(help="What the rows change; without it one that suits the data set.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value for all rows.")] = None,
+    split: Annotated[str | None, typer.Option(help="Where the figures come from; the recipe's own without it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of runs and tables; runs/ablate-DATA without it.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, each with its share of the cores.")] = 1,
+) -> None:
+    """Train every row of an ablation table with several seeds; killed anywhere, the same command continues.
+
+    Rows are trained with cross-entropy and scored at a single scale after the last epoch, as in the paper. The tables
+    of one --out folder share the runs they have in common. `methods` sets kinds of context side by side, accuracy
+    against cost.
+    """
+    from ordnet.study.ablation import ablate as run
+
+    out = out or Path("runs") / f"ablate-{data.partition(':')[0]}"
+    made = run(table, data, out, recipe=recipe, seeds=seeds, changes=set_ or [], split=split, jobs=jobs)
+    if os.environ.get("RANK", "0") == "0":
+        written = made.write(out)
+        _print(made)
+        print("→ " + ", ".join(map(str, written)))
+
+
+def _print(table: "Table") -> None:
+    from rich.console import Console
+    from rich.table import Table as Sheet
+
+    titles, lines = table.lines()
+    sheet = Sheet(title=table.title, title_justify="left", caption=table.note, caption_justify="left")
+    for place, title in enumerate(titles):
+        sheet.add_column(title, justify="right" if place else "left", overflow="fold")
+    for line in lines:
+        sheet.add_row(*line)
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(sheet)
+    print("\n".join(table.order_lines()))
+
+
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into.")] = Path("runs/demo"),
+    set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value of the training.")] = None,
+) -> None:
+    """Parse and explain a photo, train on generated scenes, compare by range: one report.html with all of it.
+
+    Takes three to five minutes on two cores and needs no network. A second call uses what the first has trained.
+    """
+    from ordnet.study.demo import NEXT
+    from ordnet.study.demo import demo as run
+
+    started = time.monotonic()
+    path = run(out, lambda text: print(text, flush=True), set_ or [])
+    print(f"\ndone in {time.monotonic() - started:.0f} s; look at {path.resolve()}")
+    print("\nyour own pictures, next:\n  " + NEXT.replace("\n", "\n  "))

@@ -1,5 +1,5 @@
 """Data sets: files on disk → pictures and labels."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ordnet.data import folder, tar
-from ordnet.data.benchmarks import ade20k, ade20k_full, camvid, cityscapes, coco_stuff, mapillary, pascal_context, voc
+from ordnet.data.benchmarks import ade20k, camvid, cityscapes, coco_stuff, mapillary, pascal_context, voc
 from ordnet.data.dataset import Dataset
 from ordnet.errors import OrdnetError
 
@@ -19,7 +19,7 @@ OPENERS: dict[str, Callable[[str | None, str], Dataset]] = {
     "folder": folder.open_split,
     "tar": tar.open_split,
     "ade20k": ade20k.open_split,
-    "ade20k-full": ade20k_full.open_split,
+    "ade20k-full": ade20k.open_full_split,
     "pascal-context": pascal_context.open_split,
     "pascal-context-60": pascal_context.open_split_60,
     "coco-stuff": coco_stuff.open_split,

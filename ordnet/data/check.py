@@ -21,21 +21,17 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.dataset import Dataset, size_advice
-from ordnet.data.label_counts import label_counts
 from ordnet.data.labels import IGNORE, OutsideClasses
 from ordnet.data.pictures import opened
-from ordnet.data.reading import file_digest, stamp
-from ordnet.data.remarks import remarks
+from ordnet.data.reading import file_digest
+from ordnet.data.shards import stamp
+from ordnet.data.statistics import label_counts, remarks
 from ordnet.errors import OrdnetError
 
 _CHUNK = 16
 _SAMPLE = 32
 _SECONDS = 2.0
 """How long a quick check may read pairs: huge pictures must not hold up a training."""
-_SIZED = 100
-"""Pictures whose sizes are looked at, evenly spread over the split."""
-_LARGEST_WEIGHT = 10
-"""Times the smallest class weight."""
 _DISJOINT = ("train", "val", "test")
 """Splits that must not share pictures. Others, such as trainval, are unions by design."""
 
@@ -258,24 +254,6 @@ def _nothing_counts(dataset: Dataset, found: Scan) -> list[Problem]:
     return [Problem("labels in which nothing counts", detail)]
 
 
-def class_weights(dataset: Dataset) -> tuple[float, ...]:
-    """Weights for the cross-entropy that make rare classes count more, in class id order.
-
-    ENet's rule, 1 / ln(1.02 + share of the pixels), grows slower than one over the share. The largest weight is at most
-    ten times the smallest: beyond that, a few pixels decide each step. The mean weight of a pixel is 1, so that the
-    learning rate keeps its meaning; classes that never occur get 1. Counts are remembered, see label_counts.py.
-    """
-    counts, _ = label_counts(dataset)
-    pixels = counts[:, : len(dataset.classes)].sum(axis=0, dtype=np.float64)
-    if not pixels.any():
-        return (1.0,) * len(dataset.classes)
-    share = pixels / pixels.sum()
-    weights = 1 / np.log(1.02 + share)
-    weights = np.minimum(weights, _LARGEST_WEIGHT * weights[share > 0].min())
-    weights /= (share * weights).sum()
-    return tuple(float(f"{weight:.4g}") for weight in np.where(share > 0, weights, 1.0))
-
-
 def median_weights(found: Scan, count: int) -> list[float]:
     """Median-frequency balancing, in class id order.
 
@@ -323,20 +301,3 @@ def _spread(sides: np.ndarray) -> dict[str, float] | None:
     if sides.size == 0:
         return None
     return {"min": int(sides.min()), "median": float(np.median(sides)), "max": int(sides.max())}
-
-
-def usual_long_side(dataset: Dataset) -> int | None:
-    """How long the long side of the data set's larger pictures is: 95 of 100 are no longer. None where none is read."""
-    count = len(dataset.ids)
-    sides = []
-    for index in range(0, count, max(1, count // _SIZED)):
-        file = dataset.files(index)[0]
-        try:
-            if stamp(file) is not None:
-                with opened(file) as picture:  # its header is enough
-                    sides.append(max(picture.size))
-            else:  # drawn
-                sides.append(max(dataset.image(index).size))
-        except OrdnetError:
-            continue  # a broken picture is somebody else's business
-    return int(np.quantile(sides, 0.95, method="lower")) if sides else None

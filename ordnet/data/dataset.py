@@ -1,13 +1,23 @@
-"""The interface of every data set: ids, pictures, labels, classes."""
+"""What every data set offers (ids, pictures, labels, classes), and the one data set behind all that lie on disk.
 
-from collections.abc import Sequence
+Folders are listed once; a missing file is named together with the place where it was expected.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from PIL import Image
 
-from ordnet.data.labels import Classes, LabelRule
-from ordnet.errors import OrdnetError
+from ordnet.data.label_files import read_index
+from ordnet.data.labels import IGNORE, Classes, LabelRule, OutsideClasses
+from ordnet.data.pictures import IMAGE_ENDINGS, UNREADABLE, open_rgb
+from ordnet.data.reading import read_text
+from ordnet.errors import OrdnetError, is_printable
 
 
 class Dataset(Protocol):
@@ -84,3 +94,174 @@ class Spread:
 
     def files(self, index: int) -> tuple[str, str]:
         return self._dataset.files(int(self._indices[index]))
+
+
+@dataclass
+class FileDataset:
+    """One split whose images and labels are files, given as lists of equal length."""
+
+    name: str
+    split: str
+    ids: Sequence[str]
+    classes: Classes
+    rule: LabelRule
+    images: Sequence[str]
+    labels: Sequence[str]
+    """Empty where the split has none."""
+    read: Callable[[str], np.ndarray] = read_index
+    """The raw values (H, W) of a label file."""
+    notes: tuple[str, ...] = ()
+    """What a user should be told about how the files were read."""
+    starts: Sequence[int] = ()
+    """Where each shard's samples begin, of a data set in shards."""
+
+    def image(self, index: int) -> Image.Image:
+        return open_rgb(self.images[index])
+
+    def raw(self, index: int) -> np.ndarray:
+        """The label's raw values (H, W), as stored."""
+        if not self.labels:
+            raise OrdnetError(f"the {self.split} split of {self.name} has no labels")
+        return self.read(self.labels[index])
+
+    def label(self, index: int) -> np.ndarray:
+        try:
+            return self.rule.encode(self.raw(index))
+        except OutsideClasses as error:
+            # one value too many at the upper end: the commonest mistake in labels of one's own
+            from_one = (
+                self.name in ("folder", "tar") and set(error.values) == {len(self.classes)} and IGNORE in error.expected
+            )
+            advice = (
+                "; if your labels count from 1, write `ignore` as the first line of classes.txt" if from_one else ""
+            )
+            raise OutsideClasses(error.values, error.expected, self.labels[index], advice) from None
+
+    def files(self, index: int) -> tuple[str, str]:
+        return self.images[index], self.labels[index] if self.labels else ""
+
+
+class Files:
+    """The files below a folder, by id: the path below the folder without its ending. Hidden files do not count."""
+
+    def __init__(self, folder: Path, endings: Sequence[str], suffix: str = "", flat: bool = False) -> None:
+        """`endings` are in lower case and found in any. `suffix` ends every name and is no part of the id. With `flat`
+        the folders between are no part of it either."""
+        self.folder = folder
+        self.endings = endings
+        self.suffix = suffix
+        self.paths: dict[str, str] = {}
+        self.unreadable: Counter[str] = Counter()
+        """Endings of pictures in formats that cannot be read here → how many files have them."""
+        self._twice: dict[str, str] = {}
+        for name in _walk(folder, ""):
+            if not is_printable(name):
+                raise OrdnetError(f"{folder}: the file name {name!r} has characters that cannot be shown: rename it")
+            stem, dot, ending = name.rpartition(".")
+            if (dot + ending).lower() in UNREADABLE:
+                self.unreadable[(dot + ending).lower()] += 1
+            if (dot + ending).lower() in endings and stem.endswith(suffix):
+                key = stem[: len(stem) - len(suffix)]
+                key = key.rpartition("/")[2] if flat else key
+                path = f"{folder}/{name}"
+                if self.paths.setdefault(key, path) != path:
+                    self._twice[key] = path
+
+    def pick(self, ids: Iterable[str], what: str) -> list[str]:
+        """The paths of these ids. `what` they are ("label") is for the message when some are missing."""
+        ids = list(ids)
+        missing = [key for key in ids if key not in self.paths]
+        if missing:
+            looked = f"{self.folder}/{missing[0]}{self.suffix}{'|'.join(self.endings)}"
+            raise OrdnetError(
+                f"{len(missing):,} of {len(ids):,} {what}s are missing: {first_few(missing)}; looked for {looked}"
+            )
+        for key in self._twice.keys() & set(ids):
+            raise OrdnetError(f"two {what}s for {key!r}: {self.paths[key]} and {self._twice[key]}; remove one")
+        return [self.paths[key] for key in ids]
+
+
+def pair_folders(
+    folders: Iterable[tuple[Path, Path | None]],
+    problem: str,
+    endings: Sequence[str] = IMAGE_ENDINGS,
+    image_suffix: str = "",
+    label_suffix: str = "",
+) -> tuple[list[str], list[str], list[str]]:
+    """Ids, images and labels of pairs of folders in which every image has a PNG of its id as label.
+
+    A label folder of None stands for labels that are kept secret. `problem` is the error where there is no image at
+    all.
+    """
+    ids: list[str] = []
+    images: list[str] = []
+    labels: list[str] = []
+    for image_folder, label_folder in folders:
+        found = Files(image_folder, endings, image_suffix)
+        here = sorted(found.paths)
+        ids += here
+        images += found.pick(here, "image")
+        if label_folder is not None:
+            labels += Files(label_folder, (".png",), label_suffix).pick(here, "label")
+    if not ids:
+        raise OrdnetError(problem)
+    return ids, images, labels
+
+
+def _walk(folder: Path, below: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder / below) as entries:
+            found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    except OSError as error:
+        raise OrdnetError(f"cannot list {folder / below}: {error.strerror}") from None
+    for name, is_folder in found:
+        if is_folder:
+            yield from _walk(folder, f"{below}{name}/")
+        else:
+            yield below + name
+
+
+def search_root(path: str | None, inside: Sequence[str], holds: Sequence[str]) -> Path | None:
+    """The folder that has all of `holds`: `path` itself, or a folder named in `inside` below it."""
+    base = Path(path or "").expanduser()
+    folders = (base, *(base / step for step in inside)) if path else ()
+    return next((root for root in folders if all((root / part).is_dir() for part in holds)), None)
+
+
+def find_root(name: str, path: str | None, inside: Sequence[str], holds: Sequence[str], tree: str) -> Path:
+    """As `search_root`, but finding none is an error that shows the `tree` to expect."""
+    root = search_root(path, inside, holds)
+    if root is not None:
+        return root
+    if not path:
+        raise OrdnetError(f"{name} is read from disk: say where, as {name}:PATH, with PATH the folder of\n{tree}")
+    base = Path(path).expanduser()
+    if not base.is_dir():
+        raise OrdnetError(f"{name}: there is no folder {base}; expected\n{tree}")
+    tried = ", ".join(str(base / step) for step in ("", *inside))
+    raise OrdnetError(f"{name}: no {' and '.join(f'{part}/' for part in holds)} in {tried}; expected\n{tree}")
+
+
+def first_folder(candidates: Iterable[Path]) -> Path | None:
+    """The first candidate that exists."""
+    return next((folder for folder in candidates if folder.is_dir()), None)
+
+
+def read_ids(path: Path) -> list[str]:
+    """One id per line, spaces around it and empty lines do not count."""
+    lines = read_text(path, f"no list of ids at {path}").splitlines()
+    ids = [line.strip() for line in lines if line.strip()]
+    if not ids:
+        raise OrdnetError(f"{path} is empty: expected one id per line")
+    return ids
+
+
+def check_split(name: str, split: str, splits: Iterable[str]) -> None:
+    """Raise OrdnetError where the data set has no such split."""
+    if split not in splits:
+        raise OrdnetError(f"{name} has no split {split!r}; there are {', '.join(splits)}")
+
+
+def first_few(words: Sequence[str]) -> str:
+    """The first three words, and how many more there are."""
+    return ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")

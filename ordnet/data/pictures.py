@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
-from ordnet.data.headers import check_header
-from ordnet.data.reading import member, regular_file
+from ordnet.data.reading import check_header, regular_file
+from ordnet.data.shards import member
 from ordnet.errors import OrdnetError
 
 Source = str | Path | BinaryIO
@@ -289,3 +290,12 @@ def _told_apart(names: dict[Path, str]) -> dict[Path, str]:
             return chosen
         for path in clashing:
             level[path] += 1
+
+
+CREDIT = "Photo by danielbuechele, CC BY 2.0"
+"""The licence asks that the author be named where the picture is shown."""
+
+
+def sample_picture() -> Path:
+    """An outdoor photograph, 640 x 427 JPEG (ordnet/samples/README.md has its origin and licence)."""
+    return Path(str(files("ordnet"))) / "samples" / "china.jpg"

@@ -18,13 +18,13 @@ import numpy as np
 from PIL import Image
 
 from ordnet.data.class_list import HELP, ClassList, read_class_list
-from ordnet.data.dataset import Dataset
-from ordnet.data.file_dataset import FileDataset, first_few
+from ordnet.data.dataset import Dataset, FileDataset, first_few
+from ordnet.data.folder import divide
 from ordnet.data.label_files import LABEL_ENDINGS, read_label
 from ordnet.data.labels import IGNORE
 from ordnet.data.pictures import ENDINGS, IMAGE_ENDINGS
-from ordnet.data.reading import member, member_name, regular_file, shard_index, stamp
-from ordnet.data.split import divide
+from ordnet.data.reading import regular_file
+from ordnet.data.shards import member, member_name, shard_index, stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.progress import progress

@@ -1,5 +1,5 @@
 """5: label maps → numbers."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

@@ -1,5 +1,5 @@
 """4: image → label map."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
-from ordnet.inference.map_geometry import Places
+from ordnet.inference.upsample import Places
 from ordnet.model.middle_range import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ordnet.data.pictures import Listed, find_pictures
-from ordnet.data.reading import stamp
+from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.coco import merged

@@ -23,9 +23,8 @@ from torch import Tensor
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.upsample import axis, best_classes, held, strips
-from ordnet.model.areas import Area, grown, inside, scaled, tiles
 from ordnet.model.network import Network
-from ordnet.model.parts import receptive_field
+from ordnet.model.parts import Area, grown, inside, receptive_field, scaled, tiles
 from ordnet.model.pixels import to_input
 
 TILE = 1024

@@ -1,5 +1,5 @@
 """2: image → class scores."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

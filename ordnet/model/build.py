@@ -9,18 +9,15 @@ from ordnet.config import BLOCK_SETTINGS, ModelConfig, parse_model
 from ordnet.errors import OrdnetError
 from ordnet.model import pretrained
 from ordnet.model import weights as weight_files
-from ordnet.model.backbones.mobilenet import MobileNetV2
 from ordnet.model.backbones.resnet import RESNETS, ResNet
+from ordnet.model.backbones.small import MobileNetV2, Tiny
 from ordnet.model.backbones.timm import PREFIX as TIMM
 from ordnet.model.backbones.timm import TimmBackbone
-from ordnet.model.backbones.tiny import Tiny
-from ordnet.model.baselines import DANet, Interlaced, NonLocal
-from ordnet.model.decoder import Decoder, FineDecoder, PlainDecoder
-from ordnet.model.head import Classifier, FCNHead
+from ordnet.model.baselines import ASPP, DANet, Interlaced, NonLocal, PyramidPooling
+from ordnet.model.decoder import Classifier, Decoder, FCNHead, FineDecoder, PlainDecoder
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
 from ordnet.model.parts import Backbone, Block, NoBlock, conv_norm
-from ordnet.model.pyramid_context import ASPP, PyramidPooling
 
 # What each variant of the paper sets of the omni-range block; everything else is OmniRange's default.
 BLOCKS: dict[str, dict[str, Any]] = {

@@ -5,7 +5,7 @@ pixels wide has no position of its own. `FineDecoder` brings the block's map bac
 twofold, joined with the backbone's map of that size, smoothed by a depthwise 3x3 convolution.
 
 Enlarging is by a factor, not to a size: a position's neighbours are the same in a tile as in the whole picture, so
-pictures can be streamed exactly.
+pictures can be streamed exactly. At the end stand the heads: features → class scores at the features' size.
 """
 
 from collections.abc import Sequence
@@ -100,3 +100,21 @@ def _finer_levels(backbone: Backbone) -> tuple[int, ...]:
     """The last map at every stride below the coarsest one; none for backbones that keep a single stride."""
     last_at = {stride: level for level, stride in enumerate(backbone.strides) if stride < backbone.output_stride}
     return tuple(last_at.values())
+
+
+class FCNHead(nn.Sequential):
+    def __init__(self, channels: int, classes: int, dropout: float) -> None:
+        inner = max(channels // 4, 1)
+        super().__init__(
+            *conv_norm(channels, inner, 3),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Conv2d(inner, classes, 1),
+        )
+
+
+class Classifier(nn.Sequential):
+    """For blocks that end in their own 3x3 convolution or fusion: dropout and the last 1x1."""
+
+    def __init__(self, channels: int, classes: int, dropout: float) -> None:
+        super().__init__(nn.Dropout(dropout), nn.Conv2d(channels, classes, 1))

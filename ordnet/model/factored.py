@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ordnet.model.areas import Area, inside, overlap
 from ordnet.model.attention import (
     SelfAttention,
     Sums,
@@ -31,7 +30,7 @@ from ordnet.model.attention import (
 from ordnet.model.fusion import ChannelSelection, Concat, Sum
 from ordnet.model.long_range import LongRange
 from ordnet.model.middle_range import MiddleRange, join, patch_grid
-from ordnet.model.parts import Pieces
+from ordnet.model.parts import Area, Pieces, inside, overlap
 
 STRIP = 1024
 """Positions that inference handles at once: enough for matrix products to run at full speed."""

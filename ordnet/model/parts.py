@@ -14,7 +14,49 @@ from typing import ClassVar, Protocol
 from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
-from ordnet.model.areas import Area
+
+Area = tuple[slice, slice]
+"""Rows and columns; both have a start and a stop."""
+
+
+def tiles(height: int, width: int, size: int) -> list[Area]:
+    """Tiles of at most `size` x `size`, by rows: as few as possible, as even as possible, none overlapping."""
+    return [(rows, columns) for rows in _spans(height, size) for columns in _spans(width, size)]
+
+
+def _spans(length: int, size: int) -> list[slice]:
+    count = -(-length // size)
+    return [slice(i * length // count, (i + 1) * length // count) for i in range(count)]
+
+
+def grown(area: Area, by: int, height: int, width: int) -> Area:
+    """The area and `by` more on every side, as far as a map of `height` x `width` reaches."""
+    rows, columns = area
+    return (
+        slice(max(rows.start - by, 0), min(rows.stop + by, height)),
+        slice(max(columns.start - by, 0), min(columns.stop + by, width)),
+    )
+
+
+def inside(area: Area, outer: Area) -> Area:
+    """The same area, counted from the top left corner of `outer`."""
+    top, left = outer[0].start, outer[1].start
+    return slice(area[0].start - top, area[0].stop - top), slice(area[1].start - left, area[1].stop - left)
+
+
+def overlap(one: Area, other: Area) -> Area | None:
+    """What both areas cover; None where they do not meet."""
+    rows, columns = (slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other, strict=True))
+    return (rows, columns) if rows.start < rows.stop and columns.start < columns.stop else None
+
+
+def scaled(area: Area, factor: int, height: int, width: int) -> Area:
+    """The same area on a map whose positions are `factor` times as many, cut at its sides of `height` x `width`."""
+    rows, columns = area
+    return (
+        slice(rows.start * factor, min(rows.stop * factor, height)),
+        slice(columns.start * factor, min(columns.stop * factor, width)),
+    )
 
 
 class Backbone(nn.Module):

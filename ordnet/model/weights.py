@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 from ordnet.model import hub
-from ordnet.model.backbones.mobilenet import MobileNetV2
+from ordnet.model.backbones.small import MobileNetV2
 from ordnet.model.backbones.timm import TimmBackbone
 
 # Classification layers and the heads of other parsers (EncNet's head and auxlayer), which ours has no use for.

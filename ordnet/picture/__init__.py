@@ -1,5 +1,5 @@
 """6: numbers → something to look at."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

@@ -14,8 +14,8 @@ from PIL import Image
 from starlette.exceptions import HTTPException
 
 import ordnet
+from ordnet.data.pictures import sample_picture
 from ordnet.errors import OrdnetError
-from ordnet.inference.samples import sample_picture
 from ordnet.serve import documents
 from ordnet.serve.answers import (
     PNG,
@@ -30,10 +30,9 @@ from ordnet.serve.answers import (
     wanted,
 )
 from ordnet.serve.decoder import Decoder
-from ordnet.serve.engine import AnyParser, Engine, Parsed, Picture
+from ordnet.serve.engine import AnyParser, Engine, Parsed, Picture, Stop, WorkQueue
 from ordnet.serve.guard import Guard, Hosts
 from ordnet.serve.limits import Limits, Refusal
-from ordnet.serve.queue import Stop, WorkQueue
 from ordnet.serve.upload import PICTURE, Upload, Uploads
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -1,20 +1,140 @@
-"""Starting the server: its socket, the warning about strangers, serving until a signal comes."""
+"""Starting the server: its socket, the warning about strangers, its connections, serving until a signal comes.
 
+Connections cost nothing for long: they are bounded in number, in all and per address, and ended where nothing happens.
+uvicorn knows no deadline for a request's headers, for a client that does not read its answer, or for the rest of a body
+that nobody wants. Here a connection without a request under way lives for `Limits.idle` seconds at most, whatever bytes
+trickle in. At the limit a new connection takes the place of the one that has been idle longest, so that idle ones can
+never keep anybody out; connections with a request under way are bounded elsewhere (uploads, the queue).
+"""
+
+import asyncio
 import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.parser import load
 from ordnet.serve.app import make_app
-from ordnet.serve.connections import Connections, QuietLog
 from ordnet.serve.guard import Hosts, is_loopback
 from ordnet.serve.limits import Limits
+
+_UNREAD = 20.0
+"""Seconds for which a client may take nothing of an answer that waits for it."""
+
+
+class Connections:
+    """All open connections of one server, and who has to go."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.open: dict[Connection, None] = {}
+        """In the order in which they were opened."""
+        self._sweeping = False
+
+    def protocol(self, **arguments: Any) -> "Connection":
+        """What uvicorn makes of every connection."""
+        return Connection(self, **arguments)
+
+    def add(self, new: "Connection") -> bool:
+        """Whether there is room, if need be in place of an idle one."""
+        neighbours = [each for each in self.open if each.address == new.address]
+        for crowd, most in ((neighbours, self.limits.per_address), (list(self.open), self.limits.connections)):
+            if len(crowd) >= most and not self._end_idlest(crowd):
+                return False
+        self.open[new] = None
+        if not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(1.0, self._sweep)
+        return True
+
+    def _end_idlest(self, crowd: "list[Connection]") -> bool:
+        idle = [each for each in crowd if each in self.open and not each.at_work]
+        if not idle:
+            return False
+        self.end(min(idle, key=lambda each: each.since))
+        return True
+
+    def end(self, connection: "Connection") -> None:
+        self.open.pop(connection, None)
+        connection.transport.abort()
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for connection in [each for each in self.open if each.overdue(now)]:
+            self.end(connection)
+        self._sweeping = bool(self.open)
+        if self._sweeping:
+            asyncio.get_running_loop().call_later(1.0, self._sweep)
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection with a clock."""
+
+    def __init__(self, pool: Connections, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.pool = pool
+        self.address = ""
+        self.since = time.monotonic()
+        """When it was opened, or when its last answer was complete."""
+        self._unread, self._unread_since = 0, 0.0
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a request has come whose answer is not complete."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.address = (transport.get_extra_info("peername") or ("",))[0]
+        super().connection_made(transport)
+        if not self.pool.add(self):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.pool.open.pop(self, None)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self.since = time.monotonic()
+        super().on_response_complete()
+
+    def overdue(self, now: float) -> bool:
+        waiting = self.transport.get_write_buffer_size()
+        if waiting != self._unread or not waiting:
+            self._unread, self._unread_since = waiting, now
+        if waiting:
+            return now - self._unread_since > _UNREAD
+        return not self.at_work and now - self.since > self.pool.limits.idle
+
+
+class QuietLog(logging.Filter):
+    """Lets `most` messages pass in any `seconds`; those left out are counted and told with the next one."""
+
+    def __init__(self, most: int = 20, seconds: float = 60.0) -> None:
+        super().__init__()
+        self._most, self._seconds = most, seconds
+        self._start, self._passed, self._left_out = 0.0, 0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now - self._start > self._seconds:
+            self._start, self._passed = now, 0
+        self._passed += 1
+        if self._passed > self._most:
+            self._left_out += 1
+            return False
+        if self._left_out:
+            record.msg, record.args = f"({self._left_out} messages were left out) {record.getMessage()}", ()
+            self._left_out = 0
+        return True
+
 
 _GRACE = 3
 """Seconds that answers under way are given when the server ends."""

@@ -1,5 +1,5 @@
 """Many runs, one table."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

@@ -11,11 +11,11 @@ from PIL import Image
 
 from ordnet.config import Settings, override
 from ordnet.data.catalogue import open_dataset
+from ordnet.data.pictures import CREDIT, sample_picture
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.comparison import Comparison, draw
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.parser import load
-from ordnet.inference.samples import CREDIT, sample_picture
 from ordnet.picture import page
 from ordnet.picture.charts import ablation_chart
 from ordnet.recipes import settings_of

@@ -17,11 +17,11 @@ from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import evaluate
 from ordnet.files import write_text
 from ordnet.progress import progress
+from ordnet.training.environment import Stopped, stop_requests
 from ordnet.training.loop import train_with
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.state import check_settings, is_finished
 from ordnet.training.state import load as load_state
-from ordnet.training.stop import Stopped, stop_requests
 
 STOPPED = "stopped, as asked, and saved; the same command continues"
 

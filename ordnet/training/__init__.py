@@ -1,5 +1,5 @@
 """3: scores → loss → weights."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

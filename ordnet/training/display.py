@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.words import miou_words, remarks
+from ordnet.evaluation.confusion import miou_words, remarks
 
 ADVICE = (
     "; if that lasts, try --set training.class_weights=auto, a larger training.crop (or data.scale) for small things, "

@@ -18,21 +18,19 @@ from torch import nn
 from ordnet.config import Settings
 from ordnet.data.loader import dead_worker, is_dead_worker
 from ordnet.errors import OrdnetError
+from ordnet.evaluation.confusion import miou_words
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_network
-from ordnet.evaluation.words import miou_words
 from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
 from ordnet.training.display import Display
-from ordnet.training.environment import keep_memory, peak_megabytes
+from ordnet.training.environment import Stopped, StopRequest, keep_memory, peak_megabytes, stop_requests
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.schedule import set_rate
 from ordnet.training.start import freeze_norms
 from ordnet.training.state import is_finished
-from ordnet.training.step import anybody, lost_connection, take_step
-from ordnet.training.stop import Stopped, StopRequest, stop_requests
+from ordnet.training.step import anybody, lost_connection, set_rate, take_step
 from ordnet.training.vitals import watch
 
 ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "miou_classes", "absent_classes", "pixel_accuracy",

@@ -12,9 +12,10 @@ from torch import distributed
 
 from ordnet.config import Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import class_weights, quick_check, usual_long_side
+from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, Spread, notes_of
 from ordnet.data.loader import Batches
+from ordnet.data.statistics import class_weights, usual_long_side
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.parser import find_device
@@ -22,13 +23,11 @@ from ordnet.model.network import Network
 from ordnet.training import state as states
 from ordnet.training.display import Board, Display
 from ordnet.training.environment import describe
-from ordnet.training.fingerprint import check_fingerprint, fingerprint
 from ordnet.training.loss import class_weights_of
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.schedule import make_optimizer, poly
 from ordnet.training.start import Averaged, start_network, synchronise_norms
-from ordnet.training.state import RunProgress
-from ordnet.training.step import Trainee
+from ordnet.training.state import RunProgress, check_fingerprint, fingerprint
+from ordnet.training.step import Trainee, make_optimizer, poly
 
 _WORKERS_PER_CORE = 4
 

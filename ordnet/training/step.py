@@ -1,4 +1,4 @@
-"""One step of the optimizer on a batch that may be spread over processes and micro-batches."""
+"""The optimizer, its learning-rate schedule, and one step on a batch that processes and micro-batches may share."""
 
 import math
 from contextlib import nullcontext
@@ -7,15 +7,64 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed, nn, optim
 
 from ordnet.config import TrainingConfig
 from ordnet.data.loader import Batch
 from ordnet.errors import OrdnetError
 from ordnet.model.network import Network
+from ordnet.model.parts import Block
 from ordnet.model.pixels import normalise
-from ordnet.training.loss import class_weights_of, count_pixels, total_loss
-from ordnet.training.sampling import sample_pixels, scores_at
+from ordnet.training.loss import class_weights_of, count_pixels, sample_pixels, scores_at, total_loss
+
+_RATED_BATCH = 16
+"""The batch size for which the base rate is meant."""
+
+
+def poly(step: float, total: float, power: float) -> float:
+    """The factor on the rate at `step` of `total`: from 1 at step 0 down to 0 at the end, and 0 after it."""
+    return max(0.0, 1 - step / total) ** power
+
+
+def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str, Any]]:
+    """The optimizer's groups: `net.backbone` at rate · batch/16, everything else `head_rate` times as fast, and the
+    block's queries and keys `qk_rate` times as fast as that.
+
+    Frozen parameters are left out. Weight decay is on all others, norms and biases too, as the paper's runs have it.
+    `initial_lr` is what `set_rate` starts from.
+    """
+    backbone = getattr(net, "backbone", None)
+    slow = {id(p) for p in backbone.parameters()} if isinstance(backbone, nn.Module) else set()
+    block = getattr(net, "block", None)
+    products = block.query_and_key_parameters() if isinstance(block, Block) and settings.qk_rate != 1 else []
+    apart = {id(p) for p in products}
+    learning = [p for p in net.parameters() if p.requires_grad]
+    rate = settings.rate * settings.batch_size / _RATED_BATCH
+    groups = [
+        ("backbone", rate, [p for p in learning if id(p) in slow]),
+        ("head", rate * settings.head_rate, [p for p in learning if id(p) not in slow | apart]),
+        ("queries and keys", rate * settings.head_rate * settings.qk_rate, [p for p in learning if id(p) in apart]),
+    ]
+    return [
+        {"name": name, "params": own, "lr": lr, "initial_lr": lr, "weight_decay": settings.weight_decay}
+        for name, lr, own in groups
+        if own
+    ]
+
+
+def make_optimizer(net: nn.Module, settings: TrainingConfig) -> optim.Optimizer:
+    """The optimizer that the settings name, with the rates of `parameter_groups`."""
+    groups = parameter_groups(net, settings)
+    if settings.optimizer == "adamw":
+        return optim.AdamW(groups)
+    return optim.SGD(groups, momentum=settings.momentum)
+
+
+def set_rate(optimizer: optim.Optimizer, step: float, total: float, settings: TrainingConfig) -> None:
+    """Give every group its rate at `step` (from 0) of `total`, whatever its rate was before; seconds do as well."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * poly(step, total, settings.power)
+
 
 Sample = tuple[Tensor, Tensor]
 """Rows and columns of pixels."""

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from ordnet.bench import accuracy, smp
+from ordnet.bench import accuracy, timed_run
 from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, make_network, ready_to_parse, run_cell
 from ordnet.config import override
 from ordnet.data.scenes import Scenes
@@ -43,7 +43,7 @@ def scenes(tmp_path_factory):
 @pytest.fixture
 def needs_smp():
     try:
-        smp.import_smp()
+        timed_run.import_smp()
     except OrdnetError as error:
         pytest.skip(str(error))
 
@@ -93,17 +93,17 @@ def test_all_that_a_recipe_says_is_done(scenes):
     check_figures(run_cell(cell), cell)
 
 
-@pytest.mark.parametrize("name", smp.NETWORKS)
+@pytest.mark.parametrize("name", timed_run.NETWORKS)
 def test_a_cell_of_theirs(name, scenes, needs_smp):
     (cell,) = cells_of(scenes, [name])
     check_figures(run_cell(cell), cell)
 
 
-@pytest.mark.parametrize("name", smp.NETWORKS)
+@pytest.mark.parametrize("name", timed_run.NETWORKS)
 def test_the_same_backbone_with_the_same_weights(name, needs_smp, weight_file):
     ours = make_backbone("mobilenet_v2", 32)
     weights.load(ours, weight_file)
-    theirs = smp.SmpNetwork(name, 5, weight_file).eval()
+    theirs = timed_run.SmpNetwork(name, 5, weight_file).eval()
     image = torch.randn(1, 3, 64, 96)
     with torch.no_grad():
         for own, other in zip(ours.eval()(image), theirs.backbone(image)[2:5], strict=False):
@@ -112,11 +112,11 @@ def test_the_same_backbone_with_the_same_weights(name, needs_smp, weight_file):
             torch.testing.assert_close(ours(image)[-1], theirs.backbone.features[:18](image))
 
 
-@pytest.mark.parametrize("name", smp.NETWORKS)
+@pytest.mark.parametrize("name", timed_run.NETWORKS)
 def test_scores_of_theirs(name, needs_smp):
     """Any size of pictures, losses before the last upsampling, folded for testing: the library's own scores."""
     torch.manual_seed(0)
-    net = smp.SmpNetwork(name, 5, None).eval()
+    net = timed_run.SmpNetwork(name, 5, None).eval()
     image = torch.randn(2, 3, 64, 96)
     with torch.no_grad():
         for module in net.modules():
@@ -142,14 +142,14 @@ def test_scores_of_theirs(name, needs_smp):
 def test_weights_that_lack_a_layer_are_no_fair_start(needs_smp, tmp_path):
     torch.save(make_backbone("mobilenet_v2", 32).state_dict(), tmp_path / "short.pth")
     with pytest.raises(OrdnetError, match=r"lacks \d+ of the encoder's \d+ tensors, such as features.18"):
-        smp.SmpNetwork("smp-fpn", 5, weights.read(tmp_path / "short.pth"))
+        timed_run.SmpNetwork("smp-fpn", 5, weights.read(tmp_path / "short.pth"))
 
 
 def test_theirs_are_never_needed(monkeypatch):
     def missing():
         raise OrdnetError("segmentation_models_pytorch is not installed; pip install 'ordnet[smp]'")
 
-    monkeypatch.setattr(smp, "import_smp", missing)
+    monkeypatch.setattr(timed_run, "import_smp", missing)
     names, said = accuracy.contestants(None)
     assert names == list(OURS)
     assert "left out" in said and "ordnet[smp]" in said

@@ -6,8 +6,8 @@ from typer.main import get_command
 import ordnet
 from ordnet.commands import app, main
 from ordnet.config import override
+from ordnet.data.pictures import sample_picture
 from ordnet.errors import OrdnetError
-from ordnet.inference.samples import sample_picture
 from ordnet.model.build import OTHER_BLOCKS, build_from, variants
 from ordnet.recipes import recipes, settings_of
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from ordnet.data.benchmarks import pascal_detail
+from ordnet.data.benchmarks import pascal_context
 from ordnet.data.catalogue import OPENERS, open_dataset
 from ordnet.data.class_list import class_table, classes_of
 from ordnet.data.dataset import read_pair
@@ -185,7 +185,7 @@ def test_pascal_context_as_encnet_prepares_it(tmp_path, monkeypatch):
     assert np.array_equal(labels["2008_000002"], expected)
     # from here on the JSON file is not loaded again
     with monkeypatch.context() as patch:
-        patch.setattr(pascal_detail, "_read", None)
+        patch.setattr(pascal_context, "_read", None)
         assert list(read_all(f"pascal-context-60:{tmp_path}", "trainval")[1]) == ["2008_000002", "2008_000003"]
     # but a changed one is
     make_detail(tmp_path, np.where(raw == 2, 9, raw))

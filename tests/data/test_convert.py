@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ordnet.data.folder import divide as split
 from ordnet.data.importers import coco as coco_json
 from ordnet.data.importers import labelme
 from ordnet.data.importers.convert import class_names, identifier, write_folder
-from ordnet.data.split import divide as split
 from ordnet.errors import OrdnetError
 
 

@@ -24,7 +24,7 @@ from scipy.io import savemat
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import scan
 from ordnet.data.class_list import read_class_list
-from ordnet.data.file_dataset import read_ids
+from ordnet.data.dataset import read_ids
 from ordnet.data.importers import coco, label_studio, labelme, masks, supervisely
 from ordnet.data.importers.convert import write_folder
 from ordnet.data.importers.regions import run_lengths, unpack
@@ -259,7 +259,8 @@ def within(seconds, megabytes, code, *words):
 
 READ = """
     import sys
-    from ordnet.data import pictures, label_files, class_list, file_dataset
+    from ordnet.data import pictures, label_files, class_list
+    from ordnet.data import dataset
     from ordnet.data.importers import regions
     from ordnet.errors import OrdnetError
     from pathlib import Path
@@ -269,7 +270,7 @@ READ = """
             "picture": lambda: pictures.open_rgb(path),
             "label": lambda: label_files.read_index(path),
             "classes": lambda: class_list.read_class_list(Path(path)),
-            "ids": lambda: file_dataset.read_ids(Path(path)),
+            "ids": lambda: dataset.read_ids(Path(path)),
             "runs": lambda: regions.unpack(Path(path).read_text()),
             "mat": lambda: label_files.read_mat(path, "S"),
         }[how]()

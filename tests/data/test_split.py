@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from ordnet.data import folder, label_counts
+from ordnet.data import folder, statistics
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import class_weights, quick_check
+from ordnet.data.check import quick_check
 from ordnet.data.dataset import notes_of
-from ordnet.data.label_counts import label_counts as counted
-from ordnet.data.split import divide
+from ordnet.data.folder import divide
+from ordnet.data.statistics import class_weights
+from ordnet.data.statistics import label_counts as counted
 from ordnet.errors import OrdnetError
 
 IDS = [f"p{number:02}" for number in range(30)]
@@ -145,7 +146,7 @@ def test_labels_that_count_from_one_are_noticed(tmp_path):
 
 
 def test_counts_are_those_of_the_labels_and_are_remembered(tmp_path, monkeypatch):
-    monkeypatch.setattr(label_counts, "_SLOW", -1)  # worth keeping, however fast
+    monkeypatch.setattr(statistics, "_SLOW", -1)  # worth keeping, however fast
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     labels = rare(6, (1, 2))
     spec = write(tmp_path / "set", labels)
@@ -154,7 +155,7 @@ def test_counts_are_those_of_the_labels_and_are_remembered(tmp_path, monkeypatch
     expected = [np.bincount(label.ravel(), minlength=256) for label in labels.values()]
     np.testing.assert_array_equal(counted(dataset)[0], expected)
     with monkeypatch.context() as patch:
-        patch.setattr(label_counts, "_count", None)  # not called again
+        patch.setattr(statistics, "_count", None)  # not called again
         np.testing.assert_array_equal(counted(dataset)[0], expected)
     # a changed label is counted anew, as are all where classes.txt changed
     Image.fromarray(np.ones((4, 6), np.uint8)).save(tmp_path / "set/labels/p00.png")

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from ordnet.commands import app
 from ordnet.config import DataConfig, override
-from ordnet.data import reading
+from ordnet.data import shards as archives
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import leaks, scan
 from ordnet.data.loader import Batches, examples, order
-from ordnet.data.reading import member, shard_index, stamp
+from ordnet.data.shards import member, shard_index, stamp
 from ordnet.data.tar import expanded, shard_pairs, write_shards
 from ordnet.errors import OrdnetError
 from ordnet.training.loop import train_with
@@ -272,9 +272,9 @@ def test_an_index_is_remembered_until_the_shard_changes(tmp_path, monkeypatch):
     shard = tar(tmp_path / "s.tar", {f"{n}.jpg": b"%d" % n for n in range(200)})
     first = dict(shard_index(shard))
     (kept,) = (tmp_path / "cache" / "ordnet" / "shards").iterdir()
-    reading._index.cache_clear()
+    archives._index.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "_looked_through", None)  # must not be needed
+        patch.setattr(archives, "_looked_through", None)  # must not be needed
         assert shard_index(shard) == first
     assert member(f"{shard}!/123.jpg").read() == b"123" and stamp(f"{shard}!/123.jpg")[0] == 3
     text = kept.read_text()
@@ -285,7 +285,7 @@ def test_an_index_is_remembered_until_the_shard_changes(tmp_path, monkeypatch):
         text.replace(", 3]", ", 999999999]"),
     ):
         kept.write_text(spoilt)
-        reading._index.cache_clear()
+        archives._index.cache_clear()
         assert shard_index(shard) == first
     tar(shard, {f"{n}.jpg": b"new" for n in range(201)})
     assert len(shard_index(shard)) == 201

@@ -3,9 +3,8 @@
 import numpy as np
 
 from ordnet.data.labels import Classes
-from ordnet.evaluation.confusion import Confusion
+from ordnet.evaluation.confusion import Confusion, miou_words, other_rule, remarks
 from ordnet.evaluation.evaluate import Evaluation
-from ordnet.evaluation.words import miou_words, other_rule, remarks
 
 
 def figures(matrix, names="abcdefgh"):

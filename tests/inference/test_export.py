@@ -17,9 +17,9 @@ import ordnet
 from ordnet.bench.networks import RUNTIMES, calibrated, compare_exported, compare_runtimes, prepare_runtime
 from ordnet.commands import app
 from ordnet.errors import OrdnetError
-from ordnet.inference.onnx.check import check
 from ordnet.inference.onnx.export import OPSET, export, finished, metadata
 from ordnet.inference.onnx.parser import OnnxParser, session
+from ordnet.inference.onnx.runtime import check
 from ordnet.model import checkpoint
 from ordnet.model.exported import Patches, exported
 from ordnet.model.middle_range import patch_grid

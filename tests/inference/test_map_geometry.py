@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordnet.inference.map_geometry import Places
+from ordnet.inference.upsample import Places
 from ordnet.model.middle_range import patch_grid
 
 SIDE = st.integers(1, 60)

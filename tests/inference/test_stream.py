@@ -13,9 +13,8 @@ import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.inference import stream
 from ordnet.inference.upsample import axis, strips
-from ordnet.model.areas import grown, inside, overlap, tiles
 from ordnet.model.build import make_backbone
-from ordnet.model.parts import receptive_field
+from ordnet.model.parts import grown, inside, overlap, receptive_field, tiles
 from ordnet.model.pixels import to_input
 
 

@@ -10,7 +10,7 @@ import ordnet
 from ordnet.bench.networks import calibrated
 from ordnet.inference.onnx.export import export
 from ordnet.model import checkpoint
-from ordnet.model.pyramid_context import ASPP, PyramidPooling, pooled
+from ordnet.model.baselines import ASPP, PyramidPooling, pooled
 
 
 @given(st.integers(1, 9), st.integers(1, 30), st.integers(1, 30))

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from ordnet.serve import decoder as decoding
-from ordnet.serve.connections import QuietLog
 from ordnet.serve.decoder import Decoder, is_hostile_tiff
 from ordnet.serve.guard import Hosts
 from ordnet.serve.limits import Limits, Refusal
+from ordnet.serve.run import QuietLog
 from tests.serving import encoded, pixels, raw_request, serving, tiny_checkpoint
 
 GOOD = encoded(pixels())

@@ -6,7 +6,7 @@ import re
 import pytest
 from PIL import Image
 
-from ordnet.inference.samples import sample_picture
+from ordnet.data.pictures import sample_picture
 from tests.browser import needs_browser, open_page
 from tests.serving import encoded, pixels, serving, tiny_checkpoint
 

@@ -10,9 +10,8 @@ import pytest
 
 import ordnet
 from ordnet.serve.app import make_app
-from ordnet.serve.engine import Engine, Picture, Stopped
+from ordnet.serve.engine import Engine, Picture, Stop, Stopped, WorkQueue
 from ordnet.serve.limits import Limits, Refusal
-from ordnet.serve.queue import Stop, WorkQueue
 from tests.serving import COLOURS, NAMES, encoded, pixels
 
 

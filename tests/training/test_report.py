@@ -21,7 +21,7 @@ from ordnet.picture.page import figure, page, section, text
 from ordnet.training import state
 from ordnet.training.environment import environment_rows
 from ordnet.training.loop import train_with
-from ordnet.training.report import facts
+from ordnet.training.report import write
 from ordnet.training.report.page import Example, RunReport, Shares, report_page
 from ordnet.training.report.write import what_parts_are_worth
 from ordnet.training.vitals import in_words, watch
@@ -169,7 +169,7 @@ def test_a_report_that_fails_does_not_cost_the_run(folder, tmp_path, capsys, mon
     def fail(*parts):
         raise ValueError("no room\non the page")
 
-    monkeypatch.setattr("ordnet.training.report.facts.data_rows", fail)
+    monkeypatch.setattr("ordnet.training.report.write.data_rows", fail)
     trained = train_with(small_settings(folder, "training.epochs=1"), tmp_path)
     said = capsys.readouterr().err
     assert len([line for line in said.splitlines() if "the report could not be written" in line]) == 1
@@ -316,7 +316,7 @@ def test_cost_over_resumptions(run):
         {"event": "start", "time": 1000.0}, {**epoch, "time": 1060.0},
         {"event": "resume", "time": 9000.0}, {**epoch, "time": 9090.0}, {**epoch, "time": 9160.0},
     ]  # fmt: skip
-    rows = dict(facts.cost_rows(records, net, crop=32))
+    rows = dict(write.cost_rows(records, net, crop=32))
     assert rows["time in all"] == "3 min 40 s, over 2 starts"
     assert rows["an epoch, with its evaluation"] == "1 min 10 s (median)"
     assert rows["operations for a picture of 32 x 32"].endswith("GFLOPs")
@@ -328,8 +328,8 @@ def test_an_environment_that_changed():
 
 
 def test_changed_settings():
-    assert facts.changed_settings(Settings()) == []
-    changed = facts.changed_settings(override(Settings(), ["training.rate=0.5", "data.limit=3", "data.scale=[1, 2]"]))
+    assert write.changed_settings(Settings()) == []
+    changed = write.changed_settings(override(Settings(), ["training.rate=0.5", "data.limit=3", "data.scale=[1, 2]"]))
     assert set(changed) == {
         ("data.limit", "3", "–"), ("data.scale", "[1.0, 2.0]", "[0.5, 2.0]"), ("training.rate", "0.5", "0.001")
     }  # fmt: skip

@@ -10,10 +10,10 @@ from ordnet.config import Settings, override, parse
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
 from ordnet.training import state as states
-from ordnet.training.fingerprint import check_fingerprint, fingerprint
 from ordnet.training.loop import train_with
 from ordnet.training.prepare import _workers
 from ordnet.training.run_folder import OWN, RunFolder
+from ordnet.training.state import check_fingerprint, fingerprint
 from tests.small_data import small_settings, write_folder
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordnet.training.loop import train_with
-from ordnet.training.sampling import sample_pixels, scores_at
+from ordnet.training.loss import sample_pixels, scores_at
 from tests.small_data import small_settings, write_folder
 
 sides = st.tuples(st.integers(1, 40), st.integers(1, 40))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ordnet.config import TrainingConfig
-from ordnet.training.schedule import make_optimizer, parameter_groups, poly, set_rate
+from ordnet.training.step import make_optimizer, parameter_groups, poly, set_rate
 
 
 class Net(nn.Module):

@@ -1,5 +1,5 @@
 """The public benchmarks, read from the layouts in which their downloads unpack."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

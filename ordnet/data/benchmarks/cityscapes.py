@@ -8,7 +8,7 @@ labels of the finely labelled ones.
 from pathlib import Path
 
 from ordnet.data.class_list import class_table, classes_of, raw_to_class
-from ordnet.data.file_dataset import FileDataset, Files, check_split, find_root, pair_folders
+from ordnet.data.dataset import FileDataset, Files, check_split, find_root, pair_folders
 from ordnet.data.labels import IGNORE, LabelRule, identity_rule
 from ordnet.errors import OrdnetError
 

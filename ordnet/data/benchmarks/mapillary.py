@@ -6,7 +6,7 @@ The classes are those that the release's own config file marks for evaluation; t
 from pathlib import Path
 from typing import Any
 
-from ordnet.data.file_dataset import FileDataset, check_split, find_root, pair_folders
+from ordnet.data.dataset import FileDataset, check_split, find_root, pair_folders
 from ordnet.data.labels import IGNORE, Classes, Colour, LabelRule
 from ordnet.data.reading import load_json
 from ordnet.errors import OrdnetError

@@ -1,5 +1,5 @@
 """Annotations made with other tools, converted to the layout of `folder:`."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
-from ordnet.data.importers.regions import Region, polygon, run_lengths, unpack
-from ordnet.data.importers.sources import inside, points, reader_of
+from ordnet.data.importers.regions import Region, inside, points, polygon, reader_of, run_lengths, unpack
 from ordnet.data.reading import load_json
 from ordnet.errors import OrdnetError
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ordnet.data.folder import divide
 from ordnet.data.importers.regions import Region
 from ordnet.data.labels import IGNORE
 from ordnet.data.pictures import open_rgb, opened
-from ordnet.data.split import divide
 from ordnet.errors import OrdnetError, is_printable
 
 BACKGROUND = "background"

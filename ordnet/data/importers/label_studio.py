@@ -16,8 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
-from ordnet.data.importers.regions import Region, polygon
-from ordnet.data.importers.sources import inside, points, reader_of
+from ordnet.data.importers.regions import Region, inside, points, polygon, reader_of
 from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.data.reading import load_json
 from ordnet.errors import OrdnetError

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
-from ordnet.data.importers.regions import Region, circle, cut_to, polygon, rectangle
-from ordnet.data.importers.sources import points, reader_of, unpacked_mask
+from ordnet.data.importers.regions import Region, circle, cut_to, points, polygon, reader_of, rectangle, unpacked_mask
 from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.data.reading import load_json
 from ordnet.errors import OrdnetError

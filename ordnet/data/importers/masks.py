@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
-from ordnet.data.importers.regions import Region
-from ordnet.data.importers.sources import picture_for, reader_of
+from ordnet.data.importers.regions import Region, picture_for, reader_of
 from ordnet.data.label_files import read_colours, read_index
 from ordnet.data.labels import Colour
 from ordnet.data.pictures import opened

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
-from ordnet.data.importers.regions import Region, cut_to, polygon, rectangle
-from ordnet.data.importers.sources import inside, points, reader_of, unpacked_mask
+from ordnet.data.importers.regions import Region, cut_to, inside, points, polygon, reader_of, rectangle, unpacked_mask
 from ordnet.data.reading import load_json
 from ordnet.errors import OrdnetError
 

@@ -1,5 +1,5 @@
 """Networks as ONNX files: written, checked, and run."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

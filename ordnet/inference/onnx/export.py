@@ -24,8 +24,7 @@ from torch import Tensor, nn
 import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
-from ordnet.inference.onnx.check import Check, check
-from ordnet.inference.onnx.runtime import library, session
+from ordnet.inference.onnx.runtime import Check, check, library, session
 from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 from ordnet.model.card import find

@@ -1,5 +1,5 @@
 """Backbones: picture → a pyramid of feature maps, from fine to coarse."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

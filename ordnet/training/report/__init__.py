@@ -1,5 +1,5 @@
 """The page that a run leaves behind: report.html."""
 
-from ordnet.lazy import submodules
+from ordnet import submodules
 
 __getattr__ = submodules(__name__)

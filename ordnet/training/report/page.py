@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ordnet.evaluation.confusion import Confusion
-from ordnet.evaluation.words import miou_words, other_rule, remarks
+from ordnet.evaluation.confusion import Confusion, miou_words, other_rule, remarks
 from ordnet.picture import page
 from ordnet.picture.charts import SCORES, VITALS, curves
 from ordnet.picture.overlay import Colour, marked, most_frequent, overlay

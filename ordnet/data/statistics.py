@@ -1,0 +1,199 @@
+"""What a data set holds: pixels of each class, counted once and remembered between runs, and what follows from them.
+
+The counts decide automatic splits and class weights, and which remarks a user is given. Where counting takes more than
+two seconds they are kept in the user's cache directory, each with a stamp of its label file, so that a changed label is
+counted again.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ordnet.data.dataset import Dataset
+from ordnet.data.pictures import opened
+from ordnet.data.shards import stamp
+from ordnet.errors import OrdnetError
+from ordnet.files import write_text
+from ordnet.progress import progress
+
+_SLOW = 2.0
+"""Seconds after which a bar appears and the counts are worth keeping."""
+
+_Entry = list[Any]
+"""Size and time of the label file, its classes and how many pixels each has."""
+
+
+def label_counts(dataset: Dataset, seconds: float | None = None) -> tuple[np.ndarray, int]:
+    """Pixels (N, 256) of each class id in each label, and how many labels were counted: as many as `seconds` allow.
+
+    A label that cannot be read counts as one without pixels: `ordnet data check` names it.
+    """
+    store = _place(dataset)
+    kept = _kept(store)
+    counts = np.zeros((len(dataset.ids), 256), np.uint32)
+    started, fresh, done = time.monotonic(), 0, 0
+    with ExitStack() as stack:
+        advance: Callable[[], object] | None = None
+        for index in range(len(dataset.ids)):
+            waited = time.monotonic() - started
+            if seconds is not None and waited > seconds:
+                break
+            if advance is None and waited > _SLOW:
+                bar = stack.enter_context(progress())
+                task = bar.add_task("counting classes in labels", total=len(dataset.ids), completed=index)
+                advance = partial(bar.advance, task)
+            name = dataset.files(index)[1]
+            now = list(stamp(name) or (-1, -1))
+            entry = kept.get(name)
+            if entry is None or entry[:2] != now:
+                row = _count(dataset, index)
+                present = np.flatnonzero(row)
+                entry = [*now, present.tolist(), row[present].tolist()]
+                kept[name] = entry
+                fresh += 1
+            counts[index, entry[2]] = entry[3]
+            done += 1
+            if advance is not None:
+                advance()
+    if fresh and store is not None and time.monotonic() - started > _SLOW:
+        _keep(store, kept)
+    return counts, done
+
+
+def _count(dataset: Dataset, index: int) -> np.ndarray:
+    """Pixels (256,) of each class id."""
+    try:
+        return np.bincount(dataset.label(index).ravel(), minlength=256)
+    except OrdnetError:
+        return np.zeros(256, np.int64)
+
+
+def _place(dataset: Dataset) -> Path | None:
+    """The file that keeps the counts of labels in this folder that are read in this way; none for generated labels."""
+    name = dataset.files(0)[1] if len(dataset.ids) else ""
+    if stamp(name) is None:
+        return None
+    read = getattr(dataset, "read", None)
+    how = (repr(getattr(read, "func", read)).split(" at ")[0], repr(sorted(getattr(read, "keywords", {}).items())))
+    mark = f"{Path(name).resolve().parent} {sorted(dataset.rule.raw_to_class.items())} {how}"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "ordnet", "counts", f"{hashlib.sha256(mark.encode(errors='replace')).hexdigest()[:24]}.json")
+
+
+def _kept(store: Path | None) -> dict[str, _Entry]:
+    if store is None:
+        return {}
+    try:
+        entries = json.loads(store.read_bytes())
+        sound = isinstance(entries, dict) and all(_is_entry(entry) for entry in entries.values())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return entries if sound else {}
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, list)
+        and len(entry) == 4
+        and isinstance(entry[2], list)
+        and isinstance(entry[3], list)
+        and len(entry[2]) == len(entry[3])
+        and all(isinstance(c, int) and 0 <= c < 256 for c in entry[2])
+        and all(isinstance(n, int) and 0 <= n < 2**32 for n in entry[3])
+    )
+
+
+def _keep(store: Path, entries: dict[str, _Entry]) -> None:
+    try:
+        write_text(store, json.dumps(entries))
+    except (OSError, ValueError):  # read-only or full, or a name that is no text: counting again is all that is lost
+        return
+
+
+_LARGE = 3
+"""Pictures whose long side is this many crops are far larger than what training sees at once."""
+
+
+def remarks(dataset: Dataset, pixels: np.ndarray, empty: int) -> list[str]:
+    """Sentences for the user. `pixels` (256,) are those of each class id over all labels, `empty` labels have none."""
+    names, split = dataset.classes.names, dataset.split
+    present = [class_id for class_id in range(len(names)) if pixels[class_id]]
+    told = []
+    if len(names) == 1:
+        told.append(
+            f"there is one class only, {names[0]!r}: whatever is predicted is right. A second one, such as background, "
+            "makes it a task"
+        )
+    elif len(present) == 1:
+        told.append(f"all that counts in {split} is {names[present[0]]!r}: a score there says nothing")
+    if present and len(present) < len(names):
+        absent = ", ".join(name for class_id, name in enumerate(names) if class_id not in present)
+        told.append(f"never in {split}: {absent}" + (" (no score there)" if split != "train" else ""))
+    if dataset.name == "folder" and present and 0 not in present and dataset.rule.raw_to_class.get(0) == 0:
+        told.append(
+            f"no label of {split} holds 0, which is {names[0]!r}: if your labels count from 1, write `ignore` as the "
+            "first line of classes.txt"
+        )
+    if empty and present:
+        told.append(f"{empty:,} labels of {split} have no pixel that counts")
+    return told
+
+
+def size_remark(sizes: Mapping[tuple[int, int], int], crop: int) -> str | None:
+    """Advice where pictures, counted by (width, height), are far larger than the `crop` that training sees at once."""
+    long_sides = sorted(max(size) for size, times in sizes.items() for _ in range(times))
+    if not long_sides or (middle := long_sides[len(long_sides) // 2]) < _LARGE * crop:
+        return None
+    return (
+        f"half of the pictures have a long side of {middle:,} pixels or more, and a training crop of {crop} shows a "
+        f"small part of them; `--set data.long_side={2 * crop}` shrinks them while loading"
+    )
+
+
+_SIZED = 100
+"""Pictures whose sizes are looked at, evenly spread over the split."""
+_LARGEST_WEIGHT = 10
+"""Times the smallest class weight."""
+
+
+def class_weights(dataset: Dataset) -> tuple[float, ...]:
+    """Weights for the cross-entropy that make rare classes count more, in class id order.
+
+    ENet's rule, 1 / ln(1.02 + share of the pixels), grows slower than one over the share. The largest weight is at most
+    ten times the smallest: beyond that, a few pixels decide each step. The mean weight of a pixel is 1, so that the
+    learning rate keeps its meaning; classes that never occur get 1. Counts are remembered, see `label_counts`.
+    """
+    counts, _ = label_counts(dataset)
+    pixels = counts[:, : len(dataset.classes)].sum(axis=0, dtype=np.float64)
+    if not pixels.any():
+        return (1.0,) * len(dataset.classes)
+    share = pixels / pixels.sum()
+    weights = 1 / np.log(1.02 + share)
+    weights = np.minimum(weights, _LARGEST_WEIGHT * weights[share > 0].min())
+    weights /= (share * weights).sum()
+    return tuple(float(f"{weight:.4g}") for weight in np.where(share > 0, weights, 1.0))
+
+
+def usual_long_side(dataset: Dataset) -> int | None:
+    """How long the long side of the data set's larger pictures is: 95 of 100 are no longer. None where none is read."""
+    count = len(dataset.ids)
+    sides = []
+    for index in range(0, count, max(1, count // _SIZED)):
+        file = dataset.files(index)[0]
+        try:
+            if stamp(file) is not None:
+                with opened(file) as picture:  # its header is enough
+                    sides.append(max(picture.size))
+            else:  # drawn
+                sides.append(max(dataset.image(index).size))
+        except OrdnetError:
+            continue  # a broken picture is somebody else's business
+    return int(np.quantile(sides, 0.95, method="lower")) if sides else None
