@@ -75,6 +75,11 @@ def starts_of(dataset: Dataset) -> Sequence[int]:
     return getattr(dataset, "starts", ())
 
 
+def neighbours(count: int, rank: int, world: int) -> range:
+    """The places of one of `world` processes that share `count` things so that neighbours stay together."""
+    return range(-(-rank * count // world), -(-(rank + 1) * count // world))
+
+
 class Spread:
     """`count` samples of a split, evenly spread over its first `of` (over all of it without that)."""
 

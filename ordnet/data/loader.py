@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from ordnet.config import DataConfig
 from ordnet.data.augment import augment, fit_long_side, generator
 from ordnet.data.dataset import Dataset as Split
-from ordnet.data.dataset import read_pair, starts_of
+from ordnet.data.dataset import neighbours, read_pair, starts_of
 from ordnet.errors import OrdnetError
 
 _REPLACEMENTS = 100
@@ -149,9 +149,7 @@ def examples(
     """
     count = len(dataset.ids)
     # pictures of one shard stay together; others are dealt out, so that all have large and small ones
-    mine = (
-        range(rank * count // world, (rank + 1) * count // world) if starts_of(dataset) else range(rank, count, world)
-    )
+    mine = neighbours(count, rank, world) if starts_of(dataset) else range(rank, count, world)
     loader: DataLoader[Any] = DataLoader(_Whole(dataset, long_side), batch_size=None, sampler=mine, **_workers(workers))
     for index, loaded in zip(mine, _guarded(loader, raising=broken is None), strict=True):
         if isinstance(loaded, _Failure):

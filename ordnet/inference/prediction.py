@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ordnet.data.dataset import neighbours
 from ordnet.data.pictures import Listed, find_pictures
 from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
@@ -43,8 +44,8 @@ class Prediction:
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before sharing out: all processes have to agree on them
         found = find_pictures(images, leave_out=out)
-        # neighbours stay together: they may lie in one shard
-        self.pictures = found[rank * len(found) // world : (rank + 1) * len(found) // world]
+        # neighbours may lie in one shard
+        self.pictures = [found[place] for place in neighbours(len(found), rank, world)]
         self.out = out
         self.save = tuple(save)
         self.strength = strength
