@@ -18,11 +18,10 @@ from ordnet.bench.measure import Measurement, interleaved, peak_megabytes
 from ordnet.errors import OrdnetError
 from ordnet.inference.onnx.export import finished, traced
 from ordnet.inference.onnx.runtime import session
-from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import SCALES, Protocol, labels, scaled_size, windows
 from ordnet.model.build import build
 from ordnet.model.flops import gflops
-from ordnet.model.network import Network
+from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import black, normalise
 from ordnet.progress import progress
 
@@ -95,7 +94,7 @@ def calibrated(net: Network) -> Network:
 
 
 RUNTIMES = {"onnx": "ONNX Runtime", "eager": "torch eager", "prepared": "torch as ordnet runs it"}
-"""ordnet runs torch with batch norms folded and channels last (ordnet.inference.prepare)."""
+"""ordnet runs torch with batch norms folded and channels last (ordnet.model.network)."""
 
 
 def compare_runtimes(backbone: str, height: int, width: int, repeats: int) -> list[Measurement]:

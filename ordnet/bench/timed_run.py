@@ -32,10 +32,9 @@ from ordnet.evaluation.confusion import Confusion
 from ordnet.evaluation.evaluate import Evaluation
 from ordnet.files import write_text
 from ordnet.inference import protocols
-from ordnet.inference.prepare import folded, for_inference
 from ordnet.model import pretrained
 from ordnet.model.build import build_from
-from ordnet.model.network import Network, labels_at
+from ordnet.model.network import Network, folded, for_inference, labels_at
 from ordnet.model.pixels import normalise
 from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory

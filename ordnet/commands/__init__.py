@@ -11,12 +11,9 @@ import typer
 
 import ordnet
 from ordnet.commands import bench, data, models
-from ordnet.commands.compare import compare
-from ordnet.commands.evaluate import evaluate, submit
-from ordnet.commands.explain import explain
-from ordnet.commands.models import export
-from ordnet.commands.predict import predict
-from ordnet.commands.recipes import recipes
+from ordnet.commands.evaluate import compare, evaluate, submit
+from ordnet.commands.models import export, recipes
+from ordnet.commands.predict import explain, predict
 from ordnet.commands.serve import serve
 from ordnet.commands.train import ablate, demo, train
 from ordnet.errors import OrdnetError

@@ -39,7 +39,7 @@ def serve(
         raise OrdnetError(f"serving needs {error.name}: pip install 'ordnet[serve]'") from None
     if token is not None and not token.strip():
         raise OrdnetError("the token is empty: give one, or leave --token and ORDNET_TOKEN away")
-    from ordnet.serve.limits import Limits
+    from ordnet.serve.guard import Limits
     from ordnet.serve.run import bound
 
     limits = Limits(

@@ -26,10 +26,9 @@ from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
 from ordnet.inference.onnx.parser import OnnxParser
 from ordnet.inference.parser import Parser, find, find_device, load
-from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import Protocol
 from ordnet.model import checkpoint
-from ordnet.model.network import Network
+from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import LARGER, LongSide, fitted, long_side_of, normalise
 from ordnet.progress import OnProgress
 

@@ -19,8 +19,8 @@ from ordnet.evaluation.evaluate import refuse_other_classes
 from ordnet.files import write_atomically
 from ordnet.inference import protocols
 from ordnet.inference.parser import find
-from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
+from ordnet.model.network import for_inference
 from ordnet.model.pixels import normalise
 from ordnet.progress import OnProgress
 

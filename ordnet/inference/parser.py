@@ -16,11 +16,10 @@ from ordnet.errors import OrdnetError
 from ordnet.inference import protocols, stream
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.parse import Parse
-from ordnet.inference.prepare import for_inference
 from ordnet.inference.upsample import held, resized, whole_map
 from ordnet.model import checkpoint
 from ordnet.model.card import find as find
-from ordnet.model.network import Network
+from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import LongSide, Seen, long_side_of, seen_by, to_input
 from ordnet.picture.overlay import Colour
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 import ordnet
 from ordnet.inference.explain import Attention
 from ordnet.serve.engine import Engine, Parsed, hexadecimal
-from ordnet.serve.limits import Limits, Refusal
+from ordnet.serve.guard import Limits, Refusal
 
 JSON, PNG = "application/json", "image/png"
 _DRAWING = 256

@@ -31,8 +31,7 @@ from ordnet.serve.answers import (
 )
 from ordnet.serve.decoder import Decoder
 from ordnet.serve.engine import AnyParser, Engine, Parsed, Picture, Stop, WorkQueue
-from ordnet.serve.guard import Guard, Hosts
-from ordnet.serve.limits import Limits, Refusal
+from ordnet.serve.guard import Guard, Hosts, Limits, Refusal
 from ordnet.serve.upload import PICTURE, Upload, Uploads
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

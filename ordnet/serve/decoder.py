@@ -20,7 +20,7 @@ import time
 import numpy as np
 from PIL import features
 
-from ordnet.serve.limits import Limits, Refusal, too_many_pixels
+from ordnet.serve.guard import Limits, Refusal, too_many_pixels
 
 # Named one by one: Pillow hands others on to outside programs, or has hardly tested them.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))

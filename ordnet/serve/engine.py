@@ -21,7 +21,7 @@ import torch
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import Parser
 from ordnet.picture.overlay import Colour
-from ordnet.serve.limits import Refusal, busy
+from ordnet.serve.guard import Refusal, busy
 
 T = TypeVar("T")
 Stop = threading.Event

@@ -23,8 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ordnet.errors import OrdnetError
 from ordnet.inference.parser import load
 from ordnet.serve.app import make_app
-from ordnet.serve.guard import Hosts, is_loopback
-from ordnet.serve.limits import Limits
+from ordnet.serve.guard import Hosts, Limits, is_loopback
 
 _UNREAD = 20.0
 """Seconds for which a client may take nothing of an answer that waits for it."""

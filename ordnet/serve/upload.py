@@ -11,7 +11,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from ordnet.serve.limits import Limits, Refusal, busy, megabytes, too_many_bytes
+from ordnet.serve.guard import Limits, Refusal, busy, megabytes, too_many_bytes
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

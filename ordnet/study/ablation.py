@@ -20,10 +20,10 @@ from ordnet.bench.measure import Timing, interleaved
 from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
-from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import labels
 from ordnet.model.build import build_from
 from ordnet.model.flops import gflops
+from ordnet.model.network import for_inference
 from ordnet.model.pixels import black
 from ordnet.recipes import settings_of
 from ordnet.study.runs import Job, train_jobs

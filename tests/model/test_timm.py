@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.inference import stream
-from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint, weights
 from ordnet.model.build import make_backbone
+from ordnet.model.network import for_inference
 from ordnet.model.parts import receptive_field
 from ordnet.model.pixels import to_input
 from tests.small_data import CLASSES, small_settings, write_folder

@@ -19,7 +19,7 @@ from PIL import Image, features
 
 import ordnet
 from ordnet.serve.answers import wanted
-from ordnet.serve.limits import Refusal
+from ordnet.serve.guard import Refusal
 from tests.serving import COLOURS, NAMES, decoded, encoded, pixels, raw_request, serving, tiny_checkpoint
 
 LIMITED = ("--max-megabytes", "2", "--max-megapixels", "0.1")

@@ -15,8 +15,7 @@ from PIL import Image
 
 from ordnet.serve import decoder as decoding
 from ordnet.serve.decoder import Decoder, is_hostile_tiff
-from ordnet.serve.guard import Hosts
-from ordnet.serve.limits import Limits, Refusal
+from ordnet.serve.guard import Hosts, Limits, Refusal
 from ordnet.serve.run import QuietLog
 from tests.serving import encoded, pixels, raw_request, serving, tiny_checkpoint
 

@@ -11,7 +11,7 @@ import pytest
 import ordnet
 from ordnet.serve.app import make_app
 from ordnet.serve.engine import Engine, Picture, Stop, Stopped, WorkQueue
-from ordnet.serve.limits import Limits, Refusal
+from ordnet.serve.guard import Limits, Refusal
 from tests.serving import COLOURS, NAMES, encoded, pixels
 
 

@@ -25,10 +25,9 @@ import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 from ordnet.inference.onnx.runtime import Check, check, library, session
-from ordnet.inference.prepare import for_inference
 from ordnet.model import checkpoint
 from ordnet.model.card import find
-from ordnet.model.network import Network
+from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import Normalise
 
 FORMAT = "ordnet-onnx-1"

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
-from ordnet.inference.prepare import for_inference
-from ordnet.model.network import Network
+from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import normalise
 
 

@@ -21,11 +21,10 @@ from ordnet.evaluation.confusion import miou_words
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, Seen, evaluate_network
 from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
-from ordnet.inference.prepare import for_inference
 from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.model.flops import gflops
-from ordnet.model.network import Network
+from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import long_side_of
 from ordnet.training.environment import environment_rows
 from ordnet.training.report.page import Example, RunReport, Shares, report_page

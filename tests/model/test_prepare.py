@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import ordnet
-from ordnet.inference.prepare import for_inference
+from ordnet.model.network import for_inference
 
 
 def trained_looking(net):
