@@ -14,8 +14,8 @@ def hosts():
 
 
 def test_a_host_is_killed_and_the_run_comes_back(hosts, tmp_path):
-    """Losses and scores are those of one process; then both evaluate and predict together."""
-    work = two_hosts.prepare(tmp_path, epochs=8)
+    """Losses and scores are those of one process; then both evaluate."""
+    work = two_hosts.prepare(tmp_path, epochs=6)
     assert "epochs, losses within" in two_hosts.killed(hosts, work)
     said = tmp_path / "said"
-    assert "23 pictures parsed" in two_hosts.scored_and_predicted(hosts, work, tmp_path / "killed", said)
+    assert "evaluated to the same mIoU" in two_hosts.scored(hosts, work, tmp_path / "killed", said)
