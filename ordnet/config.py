@@ -1,5 +1,6 @@
 """Typed settings, one section per part of the product. Unknown keys are refused; each part gets its section only."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -191,8 +192,9 @@ def override(settings: Settings, assignments: list[str]) -> Settings:
             known = ", ".join(f"{section}.…" for section in values)
             raise OrdnetError(f"--set {assignment}: expected section.key=value; there are {known}")
         if name not in values[section]:
+            close = "".join(f", perhaps {near}" for near in get_close_matches(name, values[section], 1))
             known = ", ".join(values[section])
-            raise OrdnetError(f"--set {assignment}: {section} has no setting {name!r}; there are {known}")
+            raise OrdnetError(f"--set {assignment}: {section} has no setting {name!r}{close}; there are {known}")
         values[section][name] = _scalar(text)
         given.add(f"{section}.{name}")
     if "model.variant" in given and values["model"]["variant"] in WITHOUT_BLOCK:

@@ -46,12 +46,8 @@ class Recipe:
 
     @property
     def command(self) -> str:
-        """What reaches the score: a first stage starts from ImageNet weights, a later one from the stage before it."""
-        model = self.settings.model
-        if self.init:
-            start = f" --init runs/{self.init}/last.safetensors"
-        else:
-            start = " --set model.weights=FILE" if model.weights is None and model.backbone != "tiny" else ""
+        """What reaches the score: a later stage starts from the one before it."""
+        start = f" --init runs/{self.init}/last.safetensors" if self.init else ""
         return f"ordnet train {self.name} --data {self.data}{start}"
 
 

@@ -121,9 +121,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             freeze_norms(net)
         set_rate(optimizer, spent, cell.seconds, training)
         parts = take_step(accelerator, model, optimizer, next(stream), training, step)
-        if averaged:
-            averaged.update(net)
         step += 1
+        if averaged:
+            averaged.update(net, step)
         spent += time.process_time() - begun
         if looks and spent >= looks[0]:
             looks = [at for at in looks if at > spent]
@@ -171,14 +171,6 @@ def main(asked: dict[str, Any], out: Path) -> None:
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
     cell = Cell(**{**asked, "settings": parse(asked["settings"], "the cell")})
     write_text(out, json.dumps(run_cell(cell), indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    try:
-        main(json.loads(sys.argv[1]), Path(sys.argv[2]))
-    except OrdnetError as error:
-        print(f"ordnet: {error}", file=sys.stderr)
-        sys.exit(1)
 
 
 PREFIX = "smp-"
@@ -278,3 +270,11 @@ def load_encoder(encoder: nn.Module, file: WeightFile) -> None:
             f"--contestants"
         )
     encoder.load_state_dict({key: given[key].to(value.dtype) for key, value in own.items()}, strict=False)
+
+
+if __name__ == "__main__":
+    try:
+        main(json.loads(sys.argv[1]), Path(sys.argv[2]))
+    except OrdnetError as error:
+        print(f"ordnet: {error}", file=sys.stderr)
+        sys.exit(1)

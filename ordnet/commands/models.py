@@ -144,29 +144,22 @@ def recipes(
         print(f"{recipe.name}: {recipe.about}")
         print(f"    {recipe.command}")
         print(f"    cost: {recipe.cost} · paper: {recipe.paper} · ours: {recipe.ours}")
-    print("\nFILE is the backbone trained on ImageNet (docs/training.md); without it the scores are not reached.")
+    print("\nBackbones start with ImageNet weights, fetched once (docs/training.md): without them scores are lower.")
 
 
 _REMARKS = (
     "* the best of its column",
-    "FILE is the backbone trained on ImageNet (docs/training.md).",
+    "Backbones start with ImageNet weights, fetched once (docs/training.md).",
     "Scored is last.safetensors: best.safetensors was chosen by its score on val.",
     "The ablations: ordnet ablate branches|patches|gate|fusion. The compute table: ordnet bench block.",
 )
 
 
-def _console(width: int = 100) -> "Console":
-    """The terminal, or a page of this width where the output goes into a file or a pipe."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=width)
-
-
 def _paper() -> None:
     from ordnet.paper import RESULTS
+    from ordnet.progress import plain_console
 
-    console = _console()
+    console = plain_console(pipe_width=100)
     for results in RESULTS:
         console.print(_table(results))
         console.print(results.protocol)
@@ -228,7 +221,7 @@ def _print_commands(console: "Console", results: "Results", row: "Row") -> None:
 def _costs(chosen: "list[Recipe]") -> None:
     """What each recipe takes, counted, and the hours that an A100 or several of them would need, estimated."""
     from ordnet.model.flops import COUNTS, GPUS, counted, estimate
-    from ordnet.progress import progress
+    from ordnet.progress import plain_console, progress
 
     a100 = next(gpu for gpu in GPUS if gpu.name == "A100")
     takes = _columns("counted", "recipe", "pictures", "epochs", "GFLOP/picture", "10¹⁸ in all", "kept MB/picture",
@@ -243,7 +236,7 @@ def _costs(chosen: "list[Recipe]") -> None:
                 f"{found.parameters / 1e6:.1f} M", f"{4 * found.parameters / 1e6:,.0f}",
             )  # fmt: skip
             hours.add_row(recipe.name, *(f"{estimate(recipe, a100, count).hours:,.1f}" for count in COUNTS))
-    console = _console(130)
+    console = plain_console(pipe_width=130)
     console.print(takes)
     console.print("Operations of forward and backward; kept is what stays in memory between the two, in 32 bits.\n")
     console.print(hours)
@@ -254,9 +247,10 @@ def _costs(chosen: "list[Recipe]") -> None:
 def _cost(recipe: "Recipe") -> None:
     """One recipe on every kind of GPU and every number of them: step by step, and where it waits."""
     from ordnet.model.flops import COUNTS, GPUS, PICTURE, counted, estimate
+    from ordnet.progress import plain_console
 
     found, batch = counted(recipe), recipe.settings.training.batch_size
-    console = _console(130)
+    console = plain_console(pipe_width=130)
     console.print(
         f"{recipe.name}: {recipe.pictures:,} pictures, {recipe.settings.training.epochs} epochs; counted: "
         f"{found.operations / 1e9:,.0f} GFLOP a picture, {found.kept / 1e6:,.0f} MB kept, "

@@ -13,6 +13,7 @@ from ordnet.errors import OrdnetError
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from ordnet.data.pictures import Listed
     from ordnet.inference.explain import Attention
     from ordnet.inference.prediction import Prediction, VideoPrediction
 
@@ -84,6 +85,8 @@ def predict(
             saved = tuple(word.strip() for word in save.split(",") if word.strip())
             job = Prediction(model, pictures, out, saved, **options)
             done, skipped, failed = _run(job, bar, force)
+            if rank == 0:
+                print(*job.remarks, sep="\n", end="\n" if job.remarks else "", file=sys.stderr)
             failures[f"{len(failed):,} of {len(job.pictures):,} pictures failed"] = failed
             print(f"{done:,} parsed, {skipped:,} were done already → {out}")
             if "coco" in saved and world == 1:
@@ -132,19 +135,19 @@ def _run(job: "Prediction", bar: "Progress", force: bool) -> tuple[int, int, lis
     done = skipped = 0
     failed: list[str] = []
     pictures = bar.add_task("pictures", total=len(job.pictures))
-    tiles = bar.add_task("tiles", visible=False)
-    for picture in job.pictures:
-        bar.update(pictures, description=picture.path.name)
-        try:
-            if not force and job.is_done(picture):
-                skipped += 1
-            else:
-                job.run(picture, lambda now, total: bar.update(tiles, completed=now, total=total, visible=now < total))
-                done += 1
-        except (OrdnetError, OSError) as error:
-            message = str(error)
-            failed.append(message if str(picture.path) in message else f"{picture.path}: {message}")
-        bar.advance(pictures)
+    tiles = bar.add_task("tiles", visible=False)  # pictures that are streamed go one at a time
+
+    def tell(picture: "Listed", now: int, total: int) -> None:
+        bar.update(tiles, description=picture.path.name, completed=now, total=total, visible=now < total)
+
+    for outcome in job.run(force, tell):
+        bar.update(pictures, description=outcome.picture.path.name, advance=1)
+        if outcome.failure:
+            failed.append(outcome.failure)
+        elif outcome.skipped:
+            skipped += 1
+        else:
+            done += 1
     return done, skipped, failed
 
 

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from ordnet.data.augment import augment, fit_long_side, generator
 from ordnet.data.dataset import Dataset as Split
 from ordnet.data.dataset import neighbours, read_pair, starts_of
 from ordnet.errors import OrdnetError
+
+# torch counts the cores of this process; a loading process more than that does no harm, and training says its own word
+warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 _REPLACEMENTS = 100
 """So many broken samples in a row end the run even with skip_broken: then the data set is not there at all."""

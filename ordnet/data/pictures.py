@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
 from ordnet.data.reading import check_header, regular_file
-from ordnet.data.shards import member
+from ordnet.data.shards import INSIDE, member
 from ordnet.errors import OrdnetError
 
 Source = str | Path | BinaryIO
@@ -111,7 +111,7 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
     largest = largest_pixels() if largest is None else largest
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
     if isinstance(source, str | Path):
-        source = member(source) or regular_file(source)
+        source = (member(source) if INSIDE in str(source) else None) or regular_file(source)
     try:
         _check(source)
         with _open(source, formats) as image:
@@ -127,8 +127,10 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
     except FileNotFoundError:
         raise OrdnetError(f"no picture at {name}") from None
     except UnidentifiedImageError:
+        ending = Path(name).suffix.lower()
+        known = f"{ending} cannot be read here, convert it to JPEG or PNG" if ending in UNREADABLE else ""
         raise OrdnetError(
-            f"{name} is not a picture that Pillow can read: empty, cut off, or in another format"
+            f"{name} is not a picture that Pillow can read: {known or 'empty, cut off, or in another format'}"
         ) from None
     except Exception as error:  # Pillow's decoders raise whatever they stumble over in broken data
         raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None

@@ -18,7 +18,7 @@ from typing import IO, Any
 from ordnet.errors import OrdnetError, is_printable
 from ordnet.files import write_text
 
-_INSIDE = ".tar!/"
+INSIDE = ".tar!/"
 """What stands between an archive's name, without its ending, and a member's."""
 _LARGEST_MEMBER = 1 << 30
 """Bytes that are read at once; no picture has more."""
@@ -162,5 +162,5 @@ def _plain(name: str) -> str:
 
 def _parts(name: str | Path) -> tuple[Path, str] | None:
     """Archive and member of a member's name."""
-    before, mark, inside = str(name).partition(_INSIDE)
+    before, mark, inside = str(name).partition(INSIDE)
     return (Path(before + ".tar"), inside) if mark else None

@@ -24,7 +24,7 @@ from ordnet.data.label_files import LABEL_ENDINGS, read_label
 from ordnet.data.labels import IGNORE
 from ordnet.data.pictures import ENDINGS, IMAGE_ENDINGS
 from ordnet.data.reading import regular_file
-from ordnet.data.shards import member, member_name, shard_index, stamp
+from ordnet.data.shards import INSIDE, member, member_name, shard_index, stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.progress import progress
@@ -179,7 +179,7 @@ def shard_pairs(shard: Path) -> list[Pair]:
 
 def _starts(images: Sequence[str]) -> tuple[int, ...]:
     """Where each shard's pictures begin."""
-    shards = [name.partition(".tar!/")[0] for name in images]
+    shards = [name.partition(INSIDE)[0] for name in images]
     return tuple(place for place, shard in enumerate(shards) if place == 0 or shard != shards[place - 1])
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.upsample import Places
-from ordnet.model.middle_range import Patch, patch_grid
+from ordnet.model.branches import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows
 from ordnet.model.pixels import fitted, padded, to_input
@@ -125,9 +125,10 @@ class Attention:
             else {"norm": self.gate_norm, "here": self.gate_here, "closed": self.closed, **_summary(self.gate)},
         }
 
-    def draw(self) -> Image.Image:
-        """The picture with the position marked, its long and middle range, the gate and the parse, side by side."""
-        return attention_figure([self.row()])
+    def draw(self, across: int | None = None) -> Image.Image:
+        """The picture with the position marked, its long and middle range, the gate and the parse, side by side, or
+        `across` of them."""
+        return attention_figure([self.row()], across)
 
     def row(self) -> AttentionRow:
         """What `attention_figure` draws of this position; rows of several positions may stand below each other."""

@@ -18,7 +18,7 @@ from ordnet.inference.explain import Attention, Explainer
 from ordnet.picture import page
 from ordnet.picture.grid import contact_sheet
 from ordnet.picture.lettering import write_names
-from ordnet.picture.overlay import Colour, overlay
+from ordnet.picture.overlay import QUICK_PNG, Colour, overlay
 
 PICTURES = ("overlay", "labels", "palette", "beside")
 """What `Parse.save` can draw: the picture with the classes over it; class ids as grey values; class ids with the
@@ -62,7 +62,7 @@ class Parse:
     def _repr_png_(self) -> bytes:
         """How notebooks show a parse that is a cell's last line."""
         content = io.BytesIO()
-        self.beside().save(content, "PNG", compress_level=3)
+        self.beside().save(content, "PNG", **QUICK_PNG)
         return content.getvalue()
 
     def _repr_html_(self) -> str:
@@ -87,7 +87,7 @@ class Parse:
 
     def areas(self) -> dict[str, float]:
         """The share of the picture (0..1) of each class that occurs, largest first."""
-        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))
+        counts = np.array(Image.fromarray(self.labels).histogram()[: len(self.classes)])
         order = np.argsort(-counts, kind="stable")
         return {self.classes[i]: float(counts[i] / self.labels.size) for i in order if counts[i]}
 
@@ -157,9 +157,8 @@ class Parse:
                 file = Path(str((about or {}).get("picture", self.name))).name
                 write_text(path, json.dumps(coco_record(self.labels, self.classes, file)) + "\n")
                 continue
-            # at level 3 a large label map takes a third of the default's time and hardly more room
             drawn = self._drawn(what, strength)
-            write_atomically(path, lambda temporary, drawn=drawn: drawn.save(temporary, compress_level=3))  # type: ignore[misc]
+            write_atomically(path, lambda temporary, drawn=drawn: drawn.save(temporary, **QUICK_PNG))  # type: ignore[misc]
         record = {**(about or {}), "width": self.labels.shape[1], "height": self.labels.shape[0], "areas": self.areas()}
         written.append(Path(f"{base}.json"))
         write_text(written[-1], json.dumps(record, indent=1, ensure_ascii=False) + "\n")

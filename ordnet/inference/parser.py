@@ -70,6 +70,9 @@ class Parser:
         self.long_side = long_side
         self._least_side = math.ceil(net.least_side / self._how.smallest_scale)
 
+    def __repr__(self) -> str:
+        return f"<Parser of {len(self.classes)} classes ({', '.join(self.classes[:3])} …) on {self.device}>"
+
     @property
     def explains(self) -> bool:
         """Whether a parse can show what a position attends to."""
@@ -226,9 +229,11 @@ def read(picture: Picture) -> np.ndarray:
     """Whatever a parser takes → upright RGB (H, W, 3) uint8."""
     if isinstance(picture, np.ndarray):
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or picture.size == 0:
+            advice = "Image.fromarray turns most other arrays into a picture"
+            if picture.dtype.kind == "f":
+                advice = "from values of 0..1 it is (255 * x).astype(np.uint8)"
             raise OrdnetError(
-                f"expected an RGB array (H, W, 3) of uint8, got {picture.shape} of {picture.dtype}; "
-                "Image.fromarray turns most other arrays into a picture"
+                f"expected an RGB array (H, W, 3) of uint8, got {picture.shape} of {picture.dtype}; {advice}"
             )
         return picture
     if isinstance(picture, Image.Image):
@@ -237,9 +242,12 @@ def read(picture: Picture) -> np.ndarray:
         return np.asarray(upright_rgb(picture))
     if not isinstance(picture, str | Path) and not hasattr(picture, "read"):
         shape = tuple(getattr(picture, "shape", ()))
+        advice = f" of shape {shape}; a tensor (3, H, W) of 0..255: x.permute(1, 2, 0).byte().numpy()" if shape else ""
+        if isinstance(picture, list | tuple):
+            advice = ": parser.many(pictures) takes several, and gives one parse after the other"
+        kind = type(picture).__name__
         raise OrdnetError(
-            f"a parser takes a file, a PIL image or an RGB array (H, W, 3) of uint8, not a {type(picture).__name__}"
-            + (f" of shape {shape}; a tensor (3, H, W) of 0..255: x.permute(1, 2, 0).byte().numpy()" if shape else "")
+            f"a parser takes a file, a PIL image or an RGB array (H, W, 3) of uint8, not {kind!r}{advice}"
         )
     return np.asarray(open_rgb(picture))
 

@@ -2,21 +2,47 @@
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Sequence
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ordnet.data.dataset import neighbours
-from ordnet.data.pictures import Listed, find_pictures
+from ordnet.data.pictures import Listed, find_pictures, opened
 from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.coco import merged
-from ordnet.inference.parse import FORMS, file_of
-from ordnet.inference.parser import find, load
-from ordnet.inference.stream import Progress
+from ordnet.inference.parse import FORMS, Parse, file_of
+from ordnet.inference.parser import find, load, read
 from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of
+
+AT_ONCE = 4
+"""Pictures in the network at most, each with its share of the threads: more of them wait for Python's lock."""
+WRITERS = 4
+"""Pictures being drawn and written: most of that time is spent waiting for the disk."""
+DECODED = 50_000_000
+"""Pixels of all pictures under way, about 0.5 GB with what is drawn of them."""
+
+OnTiles = Callable[[Listed, int, int], object]
+"""Hears of a picture that is streamed: the tiles done, and all of them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one picture."""
+
+    picture: Listed
+    skipped: bool = False
+    """Whether an earlier call had done it."""
+    failure: str | None = None
+    """What is wrong with it, with its name."""
 
 
 class Prediction:
@@ -43,7 +69,8 @@ class Prediction:
         if out.exists() and not out.is_dir():
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before sharing out: all processes have to agree on them
-        found = find_pictures(images, leave_out=out)
+        self.remarks: list[str] = []
+        found = find_pictures(images, leave_out=out, tell=self.remarks.append)
         # neighbours may lie in one shard
         self.pictures = [found[place] for place in neighbours(len(found), rank, world)]
         self.out = out
@@ -75,18 +102,67 @@ class Prediction:
             file_of(base, what).exists() for what in self.save
         )
 
-    def run(self, picture: Listed, progress: Progress | None = None) -> None:
-        about = self._about(picture)  # of the picture as it is before it is read
-        try:
-            parse = self.parser(picture.path, progress)
-            parse.save(self.out, picture.stem, self.save, self.strength, about)
-        except (MemoryError, RuntimeError) as error:
-            # torch has a type of its own only for GPUs that are full
-            if isinstance(error, RuntimeError) and "memory" not in str(error):
+    def run(self, force: bool = False, tell: OnTiles = lambda picture, done, total: None) -> Iterator[Outcome]:
+        """Every picture's outcome, in order. What was done already is done again only with `force`.
+
+        One is decoded and others are drawn and written while the network works. On a CPU several pictures with a part
+        of the threads each are done sooner than one after the other with all of them.
+        """
+        threads = torch.get_num_threads()
+        at_once = max(1, min(AT_ONCE, threads, len(self.pictures)))
+        # one more, which decodes meanwhile
+        computing = ThreadPoolExecutor(at_once + 1, "ordnet-parse")
+        writing = ThreadPoolExecutor(WRITERS, "ordnet-write")
+        network = threading.Semaphore(at_once)
+        room = _Room()
+
+        def parsed(picture: Listed) -> "Future[None] | None":
+            if not force and self.is_done(picture):
+                return None
+            about = self._about(picture)  # of the picture as it is before it is read
+            share = self._share_of_memory(picture)
+            room.enter(share)
+            try:
+                with _named(picture):
+                    pixels = read(picture.path)
+                    with network:
+                        # a thread's own number: as many pictures of this size as there is room for share them
+                        torch.set_num_threads(max(1, threads // max(1, min(at_once, int(1 / max(share, 1e-3))))))
+                        parse = self.parser(pixels, lambda done, total: tell(picture, done, total))
+                return writing.submit(written, picture, parse, about, share)
+            except BaseException:
+                room.leave(share)
                 raise
-            raise OrdnetError(
-                f"{picture.path}: not enough memory; with a smaller --whole-up-to it is streamed"
-            ) from None
+
+        def written(picture: Listed, parse: Parse, about: dict[str, Any], share: float) -> None:
+            try:
+                with _named(picture):
+                    parse.save(self.out, picture.stem, self.save, self.strength, about)
+            finally:
+                room.leave(share)
+
+        waiting: deque[tuple[Listed, Future[Future[None] | None]]] = deque()
+        try:
+            for picture in self.pictures:
+                waiting.append((picture, computing.submit(parsed, picture)))
+                if len(waiting) >= 2 * (at_once + 1):
+                    yield _outcome(*waiting.popleft())
+            while waiting:
+                yield _outcome(*waiting.popleft())
+        finally:  # also where nobody wants to hear of the rest
+            computing.shutdown(cancel_futures=True)
+            writing.shutdown()
+
+    def _share_of_memory(self, picture: Listed) -> float:
+        """The part of what pictures under way may take together that this one takes; 1 and more if it goes alone."""
+        try:
+            with opened(picture.path) as image:
+                width, height = image.size
+        except OrdnetError:
+            return 0.0  # reading it will say what is wrong
+        side = self.parser.long_side or max(width, height)
+        seen = width * height * min(1.0, side / max(width, height)) ** 2
+        return max(width * height / DECODED, seen / max(1, self.parser.whole_up_to))
 
     def merge_coco(self) -> int:
         """Write coco.json of what there is for all pictures; how many those are."""
@@ -151,6 +227,49 @@ class VideoPrediction:
         if not path.is_file() and not is_endless(video):
             raise OrdnetError(f"no video at {video}")
         return {"video": video, **(_state(path) if path.is_file() else {}), **self.settings}
+
+
+class _Room:
+    """Memory for pictures under way, as shares of 1. One that needs all of it, or more, goes alone."""
+
+    def __init__(self) -> None:
+        self._free = 1.0
+        self._changed = threading.Condition()
+
+    def enter(self, share: float) -> None:
+        share = min(share, 1.0)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= share - 1e-9)
+            self._free -= share
+
+    def leave(self, share: float) -> None:
+        with self._changed:
+            self._free += min(share, 1.0)
+            self._changed.notify_all()
+
+
+def _outcome(picture: Listed, parsed: "Future[Future[None] | None]") -> Outcome:
+    """Waits until the picture has been parsed and written."""
+    try:
+        writing = parsed.result()
+        if writing is not None:
+            writing.result()
+    except (OrdnetError, OSError) as error:
+        message = str(error)
+        return Outcome(picture, failure=message if str(picture.path) in message else f"{picture.path}: {message}")
+    return Outcome(picture, skipped=writing is None)
+
+
+@contextmanager
+def _named(picture: Listed) -> Iterator[None]:
+    """Memory that ran out is an error that names the picture."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has a type of its own only for GPUs that are full
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise OrdnetError(f"{picture.path}: not enough memory; with a smaller --whole-up-to it is streamed") from None
 
 
 def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
-from ordnet.model.middle_range import Patch
+from ordnet.model.branches import Patch
 
 BAND = 2**21
 """Numbers in one band: small enough for the processor's cache, large enough to keep Python out of the way."""

@@ -24,7 +24,7 @@ from PIL import Image
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.parse import probabilities_of
-from ordnet.picture.overlay import overlay
+from ordnet.picture.overlay import QUICK_PNG, overlay
 
 ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 _AHEAD = 4
@@ -303,7 +303,7 @@ def _table(areas: list[Areas], classes: tuple[str, ...]) -> str:
 
 
 def _save(picture: Image.Image, path: Path) -> None:
-    write_atomically(path, lambda temporary: picture.save(temporary, compress_level=3))
+    write_atomically(path, lambda temporary: picture.save(temporary, **QUICK_PNG))
 
 
 def _library() -> Any:

@@ -27,6 +27,9 @@ FORMAT = "ordnet-1"
 def find(name_or_path: str | Path) -> Path:
     """The file of a shipped model's name or of hf:user/name[/file], fetched if need be, or the file itself."""
     shipped = shipped_models()
+    if not isinstance(name_or_path, str | Path):
+        given = type(name_or_path).__name__
+        raise OrdnetError(f"a model is a checkpoint's file or a shipped name ({', '.join(shipped)}), not {given!r}")
     if str(name_or_path) in shipped:
         return shipped[str(name_or_path)]
     if hub.is_address(name_or_path):

@@ -27,9 +27,7 @@ from ordnet.model.attention import (
     small_matrix,
     wide,
 )
-from ordnet.model.fusion import ChannelSelection, Concat, Sum
-from ordnet.model.long_range import LongRange
-from ordnet.model.middle_range import MiddleRange, join, patch_grid
+from ordnet.model.branches import ChannelSelection, Concat, LongRange, MiddleRange, Sum, join, patch_grid
 from ordnet.model.parts import Area, Pieces, inside, overlap
 
 STRIP = 1024

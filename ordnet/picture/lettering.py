@@ -55,6 +55,8 @@ _INSIDE = 0.98
 _LEADING = 1.2
 _AIR = (12, 9, 7, 5, 4, 3, 2, 1, 0.6)
 """Sizes of a letter left free around a name, half on either side. A name goes where most of it is to be had."""
+_HALO = [min(215, round(value * 1.3)) for value in range(256)]
+"""How dark a name's blurred outline makes what lies behind it."""
 _SMALLER = (0.9, 0.8, 0.7, 0.6, 0.5)
 """Letters where the wanted size does not fit."""
 
@@ -181,6 +183,6 @@ def _draw(image: Image.Image, name: Name) -> None:
     )  # fmt: skip
     halo = Image.new("L", (2 * reach_x, 2 * reach_y))
     write(ImageDraw.Draw(halo), (reach_x, reach_y), fill=255, stroke_width=max(1, name.size // 9))
-    halo = halo.filter(ImageFilter.GaussianBlur(blur)).point(lambda value: min(215, round(value * 1.3)))
+    halo = halo.filter(ImageFilter.GaussianBlur(blur)).point(_HALO)
     image.paste((12, 14, 18), (name.x - reach_x, name.y - reach_y), halo)
     write(ImageDraw.Draw(image), (name.x, name.y), fill=(255, 255, 255))

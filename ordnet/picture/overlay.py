@@ -1,7 +1,8 @@
 """Label maps as colours: laid over their picture, or with the pixels marked that are wrong."""
 
+import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,11 +11,15 @@ Colour = tuple[int, int, int]
 NO_CLASS = (128, 128, 128)
 """The grey of labels that have no colour, such as ignored pixels."""
 
+QUICK_PNG: dict[str, Any] = {"compress_level": 3, "compress_type": zlib.Z_RLE}
+"""How `Image.save` packs what we draw. Runs of equal bytes are nearly all there is to find in photos and label maps:
+looking for nothing else takes 0.6 of the time, and the files are as large."""
+
 _DARKEN = 0.35
 _STRIPE = 8
 """Ignored pixels carry diagonal stripes this many pixels apart."""
-_ROWS = 64 * _STRIPE
-"""Rows that are blended at once; a multiple of the stripes' distance, so that they run on."""
+_BLENDED = 2**16
+"""Pixels that are blended at once: what lies between the picture and the result then stays in the processor's cache."""
 
 
 def colour_map(labels: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
@@ -33,20 +38,19 @@ def overlay(image: np.ndarray, labels: np.ndarray, colours: Sequence[Colour], st
     if not 0 <= strength <= 1:
         raise ValueError(f"strength goes from 0 to 1, not {strength}")
     result = np.empty_like(image)
-    # a few rows at a time: what lies between the picture and the result takes several times their memory
-    for top in range(0, len(image), _ROWS):
-        rows = slice(top, top + _ROWS)
-        result[rows] = _blended(image[rows], labels[rows], colours, strength)
-    return result
-
-
-def _blended(image: np.ndarray, labels: np.ndarray, colours: Sequence[Colour], strength: float) -> np.ndarray:
     # in whole numbers of 1/256, which are exact and half the size of floats
     weight = round(strength * 256)
-    blended = image * np.uint16(256 - weight) + _table(colours)[labels] * np.uint16(weight)
-    result = (blended >> 8).astype(np.uint8)
-    if strength > 0:
-        _mark(result, image, labels >= len(colours))
+    coloured = _table(colours) * np.uint16(weight)
+    # a multiple of the stripes' distance, so that they run on
+    rows = max(1, _BLENDED // max(1, image.shape[1] * _STRIPE)) * _STRIPE
+    for top in range(0, len(image), rows):
+        part = slice(top, top + rows)
+        blended = image[part] * np.uint16(256 - weight)
+        blended += coloured.take(labels[part], axis=0)
+        blended >>= 8
+        result[part] = blended
+        if strength > 0:
+            _mark(result[part], image[part], labels[part] >= len(colours))
     return result
 
 

@@ -15,7 +15,7 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, Spread, notes_of
 from ordnet.data.loader import Batches
-from ordnet.data.statistics import class_weights, usual_long_side
+from ordnet.data.statistics import class_weights, long_sides, size_remark, usual_long_side
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.parser import find_device
@@ -177,9 +177,13 @@ def prepare(
     board = Board(folder.path / "tensorboard" if main and training.tensorboard else None, progress.epoch)
     model: Any = Trainee(net)
     model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
+    sides = long_sides(train_set)
+    scaled = settings.data.long_side or settings.data.base_size
+    if main and found is None and not scaled and (advice := size_remark(sides, training.crop)):
+        display.say(advice)
     return Setup(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, model, optimizer,
-        progress, weights, settings.data.long_side or usual_long_side(train_set), data,
+        progress, weights, settings.data.long_side or usual_long_side(sides), data,
     )  # fmt: skip
 
 

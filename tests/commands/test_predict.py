@@ -18,6 +18,7 @@ from ordnet.commands import app
 from ordnet.data.pictures import find_pictures
 from ordnet.errors import OrdnetError
 from ordnet.inference.parser import Parser
+from ordnet.inference.prediction import Prediction
 from ordnet.model import checkpoint
 
 NAMES = ("sky", "tree", "road")
@@ -188,6 +189,17 @@ def test_names_tell_pictures_apart(tmp_path):
     assert listed(tmp_path, "x/b.png", "x/b.png", "x/../x/b.png") == {"x/b.png": "b"}
 
 
+def test_formats_that_cannot_be_read_are_said(model, tmp_path):
+    photo(tmp_path / "in/a.jpg")
+    (tmp_path / "in/b.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    done = run(model, tmp_path / "in", "--out", tmp_path / "out")
+    assert done.exit_code == 0
+    assert "left out 1 .heic (cannot be read here: convert to JPEG or PNG)" in done.output
+    done = run(model, tmp_path / "in/b.heic", "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert ".heic cannot be read here, convert it to JPEG or PNG" in done.output
+
+
 def test_folders_patterns_and_odd_names(tmp_path):
     for name in (
         "in/a.png",
@@ -229,12 +241,13 @@ def test_a_full_memory_is_reported_and_the_rest_is_done(model, tmp_path, monkeyp
     parse = Parser.__call__
 
     def full_for_large_pictures(self, picture, progress=None):
-        if Path(picture).name == "large.png":
+        if len(picture) == 90:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
         return parse(self, picture, progress)
 
     monkeypatch.setattr(Parser, "__call__", full_for_large_pictures)
-    done = run(model, photo(tmp_path / "large.png"), photo(tmp_path / "small.png"), "--out", tmp_path / "out")
+    large, small = photo(tmp_path / "large.png", height=90), photo(tmp_path / "small.png")
+    done = run(model, large, small, "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert "large.png: not enough memory" in done.stderr
     assert "1 parsed" in done.stdout
@@ -289,3 +302,84 @@ def test_masks_as_coco_json_for_each_picture_and_for_all(model, tmp_path):
             if each["image_id"] == image["id"]
         }
         assert found == pytest.approx(areas)
+
+
+def test_many_at_once_give_what_one_at_a_time_gives_in_order(model, tmp_path):
+    sizes = [(24 + 5 * (i % 4), 30 + 7 * (i % 3)) for i in range(14)]
+    for number, (height, width) in enumerate(sizes):
+        photo(tmp_path / "in" / f"{number:02}.png", height, width, seed=number)
+    (tmp_path / "in" / "05.png").write_bytes(b"not a picture")
+    (tmp_path / "in" / "09.png").write_bytes(b"")
+    job = Prediction(model, [str(tmp_path / "in")], tmp_path / "out", ("labels",))
+    outcomes = list(job.run())
+    assert [outcome.picture.stem for outcome in outcomes] == [f"{number:02}" for number in range(14)]
+    assert [outcome.picture.stem for outcome in outcomes if outcome.failure] == ["05", "09"]
+    assert all(str(outcome.picture.path) in outcome.failure for outcome in outcomes if outcome.failure)
+    parser = ordnet.load(model)
+    for outcome in outcomes:
+        if outcome.failure is None:
+            written = np.asarray(Image.open(tmp_path / "out" / f"{outcome.picture.stem}.labels.png"))
+            assert (written == parser(outcome.picture.path).labels).mean() > 0.999  # up to rounding
+    assert [outcome.skipped for outcome in job.run()] == [outcome.failure is None for outcome in outcomes]
+    assert not any(outcome.skipped for outcome in job.run(force=True))
+
+
+def test_pictures_that_fill_the_memory_go_alone(model, tmp_path, monkeypatch):
+    """Whatever is under way together never needs more than the bounds on pixels."""
+    under_way, most = [], []
+    parse = Parser.__call__
+
+    def counted(self, picture, progress=None):
+        under_way.append(picture[..., 0].size)
+        most.append(list(under_way))
+        try:
+            return parse(self, picture, progress)
+        finally:
+            under_way.remove(picture[..., 0].size)
+
+    monkeypatch.setattr(Parser, "__call__", counted)
+    for number in range(12):
+        photo(tmp_path / "in" / f"{number:02}.png", 40, 60 if number % 3 else 130, seed=number)
+    job = Prediction(model, [str(tmp_path / "in")], tmp_path / "out", ("labels",), whole_up_to=5000)
+    assert not any(outcome.failure for outcome in job.run())
+    assert len(most) == 12
+    assert all(len(together) == 1 or sum(together) <= 5000 for together in most)
+
+
+def test_a_caller_that_stops_listening_ends_the_work(model, tmp_path):
+    for number in range(30):
+        photo(tmp_path / "in" / f"{number:02}.png", seed=number)
+    job = Prediction(model, [str(tmp_path / "in")], tmp_path / "out", ("labels",))
+    outcomes = job.run()
+    next(outcomes)
+    outcomes.close()
+    written = names_in(tmp_path / "out")
+    assert len(written) < 60  # what was under way is complete, the rest was never begun
+    assert {name.split(".")[0] for name in written if name.endswith(".json")} == {
+        name.split(".")[0] for name in written
+    }
+
+
+def test_a_cold_start_imports_nothing_that_it_does_not_need(model, tmp_path):
+    heavy = (
+        *(
+            "matplotlib",
+            "scipy",
+            "pandas",
+            "torchvision",
+            "timm",
+            "accelerate",
+            "huggingface_hub",
+            "onnx",
+            "onnxruntime",
+        ),
+        *("fastapi", "uvicorn", "tensorboard", "av", "torch._dynamo", "torch._inductor", "torch.onnx", "sympy"),
+    )
+    words = ["predict", model, str(photo(tmp_path / "a.png")), "--out", str(tmp_path / "out")]
+    script = (
+        "import sys, torch\nwith_torch = set(sys.modules)\nfrom ordnet.commands import app\n"
+        f"app({words!r}, standalone_mode=False)\n"
+        f"print([name for name in {heavy!r} if name in sys.modules and name not in with_torch])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
