@@ -86,6 +86,8 @@ class Hosts:
         inside = ["ip", "netns", "exec", self.names[host]]
         command = [*inside, sys.executable, "-m", "torch.distributed.run", *torchrun, "-m", "ordnet", *words]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": CABLE}
+        # processes that are started again must not find addresses of those that died
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         with said.open("ab") as file:
             self.running.append(
                 subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)

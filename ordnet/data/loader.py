@@ -120,7 +120,7 @@ class Batches:
 
 
 def order(count: int, seed: int, epoch: int, starts: Sequence[int] = ()) -> np.ndarray:
-    """All indices below `count`, shuffled; of a data set in shards, which begin at `starts`, shard after shard."""
+    """The indices below `count`, shuffled; of a data set in shards, which begin at `starts`, shard after shard."""
     # the last number keeps this stream apart from those of the samples
     rng = np.random.default_rng((seed, epoch, 0, 1))
     if not starts:
