@@ -6,7 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -277,16 +277,11 @@ def _record(base: Path) -> dict[str, Any] | None:
     path = Path(f"{base}.json")
     if not path.exists():
         return None
-    try:
+    with suppress(OSError, ValueError, RecursionError):
         record = json.loads(regular_file(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        record = None
-    if not isinstance(record, dict) or "areas" not in record:
-        raise OrdnetError(
-            f"{path} is in the way: no earlier call wrote it, and this one would overwrite it; choose another --out, "
-            "move it away, or --force to replace it"
-        )
-    return record
+        if isinstance(record, dict) and "areas" in record:
+            return record
+    raise OrdnetError(f"{path} is in the way: no earlier call wrote it; choose another --out, or --force to replace it")
 
 
 class _Room:
