@@ -43,12 +43,8 @@ class Recipe:
 
     @property
     def command(self) -> str:
-        """What reaches the score: a first stage starts from ImageNet weights, a later one from the stage before it."""
-        model = self.settings.model
-        if self.init:
-            start = f" --init runs/{self.init}/last.safetensors"
-        else:
-            start = " --set model.weights=FILE" if model.weights is None and model.backbone != "tiny" else ""
+        """What reaches the score: a later stage starts from the one before it."""
+        start = f" --init runs/{self.init}/last.safetensors" if self.init else ""
         return f"ordnet train {self.name} --data {self.data}{start}"
 
 
@@ -310,7 +306,7 @@ SINGLE: list[Callable[[], Recipe]] = [
 
 
 def recipes() -> dict[str, Recipe]:
-    """All of them by name."""
+    """Every recipe by its name."""
     made = [make() for make in SINGLE] + pascal_context_ablations()
     return {recipe.name: recipe for recipe in made}
 
@@ -322,7 +318,7 @@ def stages(name: str) -> list[Recipe]:
 
 
 def settings_of(recipe_or_file: str) -> Settings:
-    """Of a recipe by name, or of a settings file."""
+    """The settings of a recipe by its name, or of a settings file."""
     if recipe_or_file.endswith((".yaml", ".yml")):
         return read(Path(recipe_or_file))
     return recipe_of(recipe_or_file).settings

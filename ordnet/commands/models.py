@@ -132,25 +132,22 @@ def recipes(
         print(f"{recipe.name}: {recipe.about}")
         print(f"    {recipe.command}")
         print(f"    cost: {recipe.cost} · paper: {recipe.paper} · ours: {recipe.ours}")
-    print("\nFILE is the backbone trained on ImageNet (docs/training.md); without it the scores are not reached.")
+    print("\nBackbones start with ImageNet weights, fetched once (docs/training.md): without them scores are lower.")
 
 
 _REMARKS = (
     "* the best of its column",
-    "FILE is the backbone trained on ImageNet (docs/training.md).",
+    "Backbones start with ImageNet weights, fetched once (docs/training.md).",
     "Scored is last.safetensors: best.safetensors was chosen by its score on val.",
     "The ablations: ordnet ablate branches|patches|gate|fusion. The compute table: ordnet bench block.",
 )
 
 
 def _paper() -> None:
-    from rich.console import Console
-
     from ordnet.paper import RESULTS
+    from ordnet.progress import plain_console
 
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:  # into a file or a pipe
-        console = Console(highlight=False, markup=False, width=100)
+    console = plain_console(pipe_width=100)
     for results in RESULTS:
         console.print(_table(results))
         console.print(results.protocol)

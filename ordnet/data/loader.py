@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from ordnet.data.augment import augment, fit_long_side, generator
 from ordnet.data.dataset import Dataset as Split
 from ordnet.data.dataset import read_pair
 from ordnet.errors import OrdnetError
+
+# torch counts the cores of this process; a loading process more than that does no harm, and training says its own word
+warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 _REPLACEMENTS = 100
 """So many broken samples in a row end the run even with skip_broken: then the data set is not there at all."""
@@ -115,7 +119,7 @@ class Batches:
 
 
 def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """All indices below `count`, shuffled."""
+    """The indices below `count`, shuffled."""
     # the last number keeps this stream apart from those of the samples
     return np.random.default_rng((seed, epoch, 0, 1)).permutation(count)
 

@@ -76,15 +76,33 @@ def open_rgb(
     with opened(source, largest, formats) as image:
         if at_least is not None:
             image.draft(None, at_least[::-1] if _orientation(image) in _SIDEWAYS else at_least)
+        if stretch and isinstance(source, str | Path) and _deep_colours(image):
+            return _turned(_stretched_colours(Path(source)), image)
         image.load()
         return upright_rgb(image, stretch)
 
 
 def upright_rgb(image: Image.Image, stretch: bool = False) -> Image.Image:
     """An opened picture as 8-bit RGB, turned as its EXIF data says."""
-    move = _UPRIGHT.get(_orientation(image))
-    picture = as_rgb(image, stretch)
+    return _turned(as_rgb(image, stretch), image)
+
+
+def _turned(picture: Image.Image, stored: Image.Image) -> Image.Image:
+    move = _UPRIGHT.get(_orientation(stored))
     return picture if move is None else picture.transpose(move)
+
+
+def _deep_colours(image: Image.Image) -> bool:
+    """Whether the file has colours of 16 bits, of which Pillow would give the upper half."""
+    return image.mode in ("RGB", "RGBA", "LA") and ";16" in str(getattr(image, "tile", ""))
+
+
+def _stretched_colours(path: Path) -> Image.Image:
+    """16-bit colours, each band stretched; only GDAL reads them with all their bits."""
+    from ordnet.data.raster import Raster
+
+    with Raster(path, stretch=True) as raster:
+        return Image.fromarray(raster[: raster.shape[0], : raster.shape[1]])
 
 
 def as_rgb(image: Image.Image, stretch: bool = False) -> Image.Image:
@@ -117,8 +135,8 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
             if image.width * image.height > largest:
                 raise OrdnetError(
                     f"{image.width} x {image.height} pixels are more than the {largest:,} that are read at once: "
-                    f"cut the picture into tiles, or set ORDNET_MAX_PIXELS={image.width * image.height} and have the "
-                    "memory for it"
+                    f"`ordnet predict` reads larger ones in windows with the extra `geo` (pip install 'ordnet[geo]'); "
+                    f"or set ORDNET_MAX_PIXELS={image.width * image.height} and have the memory for it"
                 )
             yield image
     except OrdnetError as error:
@@ -126,8 +144,10 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
     except FileNotFoundError:
         raise OrdnetError(f"no picture at {name}") from None
     except UnidentifiedImageError:
+        ending = Path(name).suffix.lower()
+        known = f"{ending} cannot be read here, convert it to JPEG or PNG" if ending in UNREADABLE else ""
         raise OrdnetError(
-            f"{name} is not a picture that Pillow can read: empty, cut off, or in another format"
+            f"{name} is not a picture that Pillow can read: {known or 'empty, cut off, or in another format'}"
         ) from None
     except Exception as error:  # Pillow's decoders raise whatever they stumble over in broken data
         raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None
@@ -192,7 +212,9 @@ def _orientation(image: Image.Image) -> int:
 def _eight_bits(pixels: np.ndarray) -> np.ndarray:
     """16-bit grey values (0…65535) → 8-bit, rounded."""
     if pixels.dtype.kind not in "ui" or pixels.min(initial=0) < 0 or pixels.max(initial=0) > 65535:
-        raise OrdnetError("32-bit pixels have no fixed white: save the picture with 8 or 16 bits per channel")
+        raise OrdnetError(
+            "32-bit pixels have no fixed white: save the picture with 8 or 16 bits per channel, or use --stretch"
+        )
     return ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
 
 

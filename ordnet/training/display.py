@@ -22,13 +22,13 @@ class Display:
     """A bar and lines on standard error: silent on all processes but the first, lines only without a terminal."""
 
     def __init__(self, main: bool) -> None:
-        self.console = Console(stderr=True, quiet=not main, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=True, quiet=not main, markup=False, emoji=False, highlight=False, soft_wrap=True)
         self._said: list[str] = []
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[about]}"),
+            TextColumn("{task.fields[about]}", markup=False),
             TimeRemainingColumn(),
             console=self.console,
             transient=True,
@@ -36,7 +36,7 @@ class Display:
         )
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text)
 
     @contextmanager
     def task(self, description: str, total: int, done: int = 0) -> Iterator[Callable[[str], None]]:

@@ -20,7 +20,7 @@ MISTAKES = [
     ("train folder-default", "folder-default needs your pictures: --data folder:PATH"),
     ("train folder-default --data folder:FOLDER", "no images/ and labels/ in"),
     ("train scenes-tiny --data scene", "no data set 'scene'; there are folder, ade20k"),
-    ("train scenes-tiny --set training.epoch=3", "training has no setting 'epoch'; there are epochs"),
+    ("train scenes-tiny --set training.epoch=3", "training has no setting 'epoch', perhaps epochs; there are epochs"),
     ("train scenes-tiny --set training.epochs=-3", "should be greater than 0, got -3"),
     ("train scenes-tiny --set epochs=3", "expected section.key=value; there are data."),
     ("train scenes-tiny --set model.backbone=resnet20", "no backbone 'resnet20'; there are resnet18"),

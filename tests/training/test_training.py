@@ -370,6 +370,13 @@ def test_a_class_that_val_does_not_have_and_one_never_predicted(tmp_path, capsys
         assert "try --set training.class_weights=auto" in said
 
 
+def test_pictures_far_larger_than_the_crop_are_remarked_on(tmp_path, capsys):
+    folder = write_folder(tmp_path / "own")
+    for name, changes in (("own", ()), ("shrunk", ("data.long_side=16",))):
+        train_with(small_settings(folder, "training.epochs=1", "training.crop=8", *changes), tmp_path / name)
+        assert ("--set data.long_side=16` shrinks them" in capsys.readouterr().err) == (name == "own")
+
+
 def test_files_of_a_run_have_the_usual_mode(finished):
     import os
     import stat

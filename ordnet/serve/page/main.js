@@ -177,7 +177,7 @@ async function attend(x, y) {
 
 function explained(answer, milliseconds) {
   const sign = answer.similarity === "dot" ? " Red adds what is there, blue takes it away." : "";
-  const scale = answer.scale < 1 ? ` The picture was looked at at ${Math.round(answer.scale * 100)} % of its size.` : "";
+  const scale = answer.scale < 1 ? ` The picture was seen at ${Math.round(answer.scale * 100)} % of its size.` : "";
   const closed = answer.gate?.closed ? " The gate is closed here: nothing of the long range passes." : "";
   return `${answer.name} at x ${answer.x}, y ${answer.y}, in ${Math.round(milliseconds)} ms.${sign}${closed}${scale}`;
 }
