@@ -176,6 +176,16 @@ def voc_r101_finetune() -> Recipe:
     return replace(recipe, init="voc-r101")
 
 
+def cityscapes_r101() -> Recipe:
+    """Not a data set of the paper: its network with the customary crops of the whole 2048 x 1024 pictures."""
+    recipe = full(
+        pascal_context_r50(), "cityscapes-r101", "Cityscapes, 19 classes, ORDNet, ResNet-101", "–",
+        data={"name": "cityscapes", "base_size": None},
+        training={"epochs": 180, "crop": 768, "batch_size": 8, "rate": 0.01},
+    )  # fmt: skip
+    return replace(recipe, data="cityscapes:PATH", cost=NOT_MEASURED)
+
+
 # ---- for one's own pictures, on one CPU or GPU ----------------------------------------------------------------
 
 
@@ -296,11 +306,16 @@ def street() -> Recipe:
     return replace(recipe, ours=NOT_MEASURED, data="camvid:PATH", cost=NOT_MEASURED)
 
 
+def cityscapes_mobilenet() -> Recipe:
+    recipe = changed(street(), "cityscapes-mobilenet", "Cityscapes, 19 classes, MobileNetV2", training={"crop": 768})
+    return replace(recipe, data="cityscapes:PATH")
+
+
 SINGLE: list[Callable[[], Recipe]] = [
     scenes_tiny, folder_default, folder_plain, stanford_mobilenet, outdoor_coarse, outdoor,
     outdoor_fine, camvid_mobilenet, street,
     pascal_context_r101_ablation, pascal_context_r101, coco_stuff_r101, ade20k_r101, ade20k_r101_trainval,
-    voc_r101, voc_r101_finetune,
+    voc_r101, voc_r101_finetune, cityscapes_r101, cityscapes_mobilenet,
 ]  # fmt: skip
 
 
