@@ -114,8 +114,8 @@ class TrainingConfig(Section):
     """Where the losses are taken: at the picture's size, as in EncNet; at the scores' own places, which is less work;
     or at as many pixels, others at each step, which is as little work and does not miss thin things."""
     class_weights: tuple[float, ...] | Literal["auto"] | None = None
-    """Of the cross-entropy: one weight per class, or `auto`, which counts the training labels and makes rare classes
-    weigh more. All weigh the same without it."""
+    """The cross-entropy's weights, one number per class, or `auto`, which counts the training labels and makes rare
+    classes weigh more. Without it all classes weigh the same."""
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
     mixed_precision: bool = True

@@ -10,7 +10,7 @@ OnProgress = Callable[[int, int], object]
 
 
 def progress() -> Progress:
-    """On standard error, gone when done, silent where there is no terminal."""
+    """A bar on standard error, gone when done, silent where there is no terminal."""
     console = Console(stderr=True, emoji=False)
     return Progress(
         TextColumn("{task.description}", markup=False),

@@ -320,7 +320,7 @@ SINGLE: list[Callable[[], Recipe]] = [
 
 
 def recipes() -> dict[str, Recipe]:
-    """All of them by name."""
+    """Every recipe by its name."""
     made = [make() for make in SINGLE] + pascal_context_ablations()
     return {recipe.name: recipe for recipe in made}
 
@@ -332,7 +332,7 @@ def stages(name: str) -> list[Recipe]:
 
 
 def settings_of(recipe_or_file: str) -> Settings:
-    """Of a recipe by name, or of a settings file."""
+    """The settings of a recipe by its name, or of a settings file."""
     if recipe_or_file.endswith((".yaml", ".yml")):
         return read(Path(recipe_or_file))
     return recipe_of(recipe_or_file).settings

@@ -199,7 +199,7 @@ def _open_splits(name: str, splits: Sequence[str]) -> tuple[list["Dataset"], dic
 
 
 def _plain(found: Sequence["Correlation"]) -> list[dict[str, Any]]:
-    """For JSON, which has no NaN."""
+    """Plain values for JSON, which has no NaN."""
 
     def number(value: float) -> float | None:
         return None if math.isnan(value) else round(value, 6)

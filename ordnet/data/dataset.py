@@ -24,7 +24,7 @@ class Dataset(Protocol):
     """One split of one data set. Reading is stateless, so that workers and processes may share it."""
 
     name: str
-    """As on the command line, without the path: "ade20k", "folder", "scenes"."""
+    """The name given on the command line, without the path: "ade20k", "folder", "scenes"."""
     split: str
     ids: Sequence[str]
     classes: Classes
@@ -231,7 +231,7 @@ def search_root(path: str | None, inside: Sequence[str], holds: Sequence[str]) -
 
 
 def find_root(name: str, path: str | None, inside: Sequence[str], holds: Sequence[str], tree: str) -> Path:
-    """As `search_root`, but finding none is an error that shows the `tree` to expect."""
+    """Like `search_root`, but finding none is an error that shows the expected `tree`."""
     root = search_root(path, inside, holds)
     if root is not None:
         return root

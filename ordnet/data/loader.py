@@ -119,7 +119,7 @@ class Batches:
 
 
 def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """All indices below `count`, shuffled."""
+    """The indices below `count`, shuffled."""
     # the last number keeps this stream apart from those of the samples
     return np.random.default_rng((seed, epoch, 0, 1)).permutation(count)
 

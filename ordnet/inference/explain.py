@@ -55,7 +55,7 @@ class Attention:
     middle: np.ndarray | None
     """Weights (h, w) float32 within the position's patch, NaN outside it; None for a block without middle range."""
     gate: np.ndarray | None
-    """Attn_g (h, w) float32, what the long range is multiplied with; None for a block without a gate."""
+    """Attn_g (h, w) float32, the factor on the long range; None for a block without a gate."""
     gate_here: float | None
     patch: Box | None
     """Left, top, right and bottom of the patch in pixels, the last two exclusive; None without middle range."""
@@ -260,7 +260,7 @@ class _Branch:
     keys: np.ndarray  # (h, w, D)
     softmax: bool
     factor: float
-    """What the products are multiplied with."""
+    """The factor on the products of queries and keys."""
     patches: int = 1
 
     def patch_of(self, position: tuple[int, int]) -> Patch:

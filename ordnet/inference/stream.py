@@ -114,7 +114,7 @@ def scores(
 
 
 def _why_windows(net: Network) -> str | None:
-    """What keeps tiles together from giving what one pass would give, if anything does."""
+    """The reason why tiles cannot give what one pass would give; None where they can."""
     if net.block.whole_only:
         return f"{net.config.variant} cannot be streamed exactly: {net.block.whole_only}"
     if net.backbone.reach is None:

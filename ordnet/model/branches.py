@@ -99,7 +99,7 @@ class LongRange(nn.Module):
         return self._normalised(self._logits(sums)).unflatten(1, x.shape[2:]).unsqueeze(1)
 
     def _logits(self, sums: Tensor) -> Tensor:
-        """All row or column sums of a map (B, N) → what sigmoid or softmax makes the gate of."""
+        """The row or column sums of a map (B, N) → the logits that sigmoid or softmax turns into the gate."""
         if not self.standard:
             return self._scaled(sums, sums.shape[1])
         if self.attention.similarity == "dot":
@@ -150,8 +150,8 @@ class LongRange(nn.Module):
         return self._normalised(logits, log_total).unflatten(1, x.shape[2:]).unsqueeze(1)
 
     def gate_logits(self, x: Tensor, sums: Sums, columns: slice) -> Tensor:
-        """What sigmoid or softmax makes the gate of (B, N), at the positions of x (B, C, H, W): the whole map or a
-        part of it. `sums` are those of the whole map."""
+        """The logits (B, N) that sigmoid or softmax turns into the gate, at the positions of x (B, C, H, W): the whole
+        map or a part of it. `sums` are those of the whole map."""
         with full_precision(x):
             u, c = self._probe(sums, columns)
             return torch.baddbmm(c[:, None], u[:, None], wide(x).flatten(2)).squeeze(1)
@@ -177,7 +177,7 @@ class Concat(nn.Conv2d):
 
 
 class Sum(nn.Module):
-    """Element-wise summation; with a single branch, that branch."""
+    """Element-wise summation; a single branch is returned as it is."""
 
     def forward(self, *z: Tensor) -> Tensor:
         return torch.stack(z).sum(dim=0) if len(z) > 1 else z[0]

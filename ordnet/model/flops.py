@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def gflops(module: nn.Module, *shape: int) -> float:
-    """Of one forward pass on an input of this shape, in 10⁹. Nothing is computed: shapes are enough."""
+    """Operations of one forward pass on an input of this shape, in 10⁹. Nothing is computed: shapes are enough."""
     shadow = copy.deepcopy(module).to("meta").eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         shadow(torch.empty(shape, device="meta"))

@@ -119,7 +119,7 @@ class OmniRange(Block):
         return x + self.fuse(*outputs)
 
     def gate_map(self, x: Tensor) -> Tensor | None:
-        """Attn_g (B, 1, H, W), what the long range is multiplied with; None for a block without a gate."""
+        """Attn_g (B, 1, H, W), the factor on the long range; None for a block without a gate."""
         if self.long is None or not self.has_gate:
             return None
         if self.similarity == "softmax":

@@ -53,7 +53,7 @@ SCRATCH = ("tiny",)
 
 
 def source_of(backbone: str) -> Source:
-    """Where a backbone's ImageNet weights are kept; timm knows it of its own models."""
+    """Where a backbone's ImageNet weights are kept; for timm's models, timm is asked."""
     if backbone in SOURCES:
         return SOURCES[backbone]
     if not backbone.startswith(TIMM):
@@ -69,7 +69,7 @@ def source_of(backbone: str) -> Source:
 
 
 def chosen(setting: str | None, backbone: str) -> tuple[WeightFile | None, str]:
-    """What `model.weights` names, and of ImageNet weights a line that says where they came from."""
+    """The weights that `model.weights` names, and, for ImageNet weights, a line that says where they came from."""
     if setting == "imagenet" and backbone in SCRATCH:
         return None, f"there are no ImageNet weights for the {backbone} backbone: it starts at random"
     if setting == "imagenet":

@@ -35,7 +35,7 @@ from ordnet.training.vitals import watch
 
 ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "miou_classes", "absent_classes", "pixel_accuracy",
          "per_class_iou", "miou_by_range")  # fmt: skip
-"""What a checkpoint says about itself, of its epoch's record."""
+"""The parts of an epoch's record that a checkpoint carries."""
 _DRAW_SECONDS = 30
 """Drawing takes about half a second; runs with short epochs do not draw after each."""
 

@@ -51,7 +51,7 @@ class Setup:
     optimizer: Any
     progress: RunProgress
     class_weights: tuple[float, ...] | None
-    """Those of the settings, or what `auto` came to."""
+    """The weights given in the settings, or those that `auto` has counted."""
     long_side: int | None
     """How large the network sees pictures: checkpoints keep it, so that larger ones are parsed at this scale."""
     data: dict[str, Any]
@@ -199,7 +199,7 @@ def _open_data(settings: Settings, display: Display, main: bool) -> tuple[Datase
 
 
 def _workers(asked: int, display: Display) -> int:
-    """As many loading processes as were asked for, within what the computer can bear."""
+    """The number of loading processes: as many as were asked for, within what the computer can bear."""
     cores, beside = os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     most = max(1, _WORKERS_PER_CORE * cores // beside)
     if asked <= most:

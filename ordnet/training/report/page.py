@@ -54,7 +54,7 @@ class RunReport:
     colours: Sequence[Colour]
     ranges: Sequence[str] | None
     figures: dict[str, Any]
-    """The last evaluation's."""
+    """The figures of the last evaluation."""
     headline: str
     epochs: list[dict[str, Any]]
     """The log's epoch records."""

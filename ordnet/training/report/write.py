@@ -128,7 +128,7 @@ def _duration(seconds: float) -> str:
 
 
 PICTURES = 3
-"""This many of the best, and of the worst."""
+"""The number of best pictures shown, and of worst ones."""
 _FEW = 20
 """What each branch is worth is measured on this many pictures."""
 _PARTS = {
