@@ -40,6 +40,9 @@ class Recipe:
     ours: str = NOT_MEASURED
     init: str = ""
     """A stage that starts from another recipe's checkpoint."""
+    pictures: int = 0
+    """How many its training split has, of a benchmark."""
+    classes: int = 0
 
     @property
     def command(self) -> str:
@@ -71,6 +74,8 @@ def pascal_context_r50() -> Recipe:
         ),
         "pascal-context:PATH",
         paper=ablation("branches", "ordnet"),
+        pictures=4998,
+        classes=59,
     )
 
 
@@ -138,7 +143,7 @@ def coco_stuff_r101() -> Recipe:
         f"{COCO_STUFF.of('coco-stuff-r101')} (multi-scale)",
         data={"name": "coco-stuff", "base_size": 560}, training={"epochs": 80, "crop": 520},
     )  # fmt: skip
-    return replace(recipe, data="coco-stuff:PATH")
+    return replace(recipe, data="coco-stuff:PATH", pictures=9000, classes=171)
 
 
 def ade20k_r101() -> Recipe:
@@ -147,7 +152,7 @@ def ade20k_r101() -> Recipe:
         f"{ADE20K_VAL.of('ade20k-r101')} (val, multi-scale); {ADE20K_TEST.of('ade20k-r101')} (test)",
         data={"name": "ade20k", "base_size": 640}, training={"epochs": 120, "crop": 576, "rate": 0.004},
     )  # fmt: skip
-    return replace(recipe, data="ade20k:PATH")
+    return replace(recipe, data="ade20k:PATH", pictures=20210, classes=150)
 
 
 def ade20k_r101_trainval() -> Recipe:
@@ -156,7 +161,7 @@ def ade20k_r101_trainval() -> Recipe:
         f"{ADE20K_TEST.of('ade20k-r101-trainval')} (test)",
         data={"split": "trainval"}, training={"epochs": 20, "rate": 1e-4},
     )  # fmt: skip
-    return replace(recipe, init="ade20k-r101")
+    return replace(recipe, init="ade20k-r101", pictures=22210)
 
 
 def voc_r101() -> Recipe:
@@ -164,7 +169,7 @@ def voc_r101() -> Recipe:
         pascal_context_r50(), "voc-r101", "ResNet-101, augmented train + val (val is no test here)", "first stage",
         data={"name": "voc", "split": "trainvalaug"}, training={"epochs": 60},
     )  # fmt: skip
-    return replace(recipe, data="voc:PATH")
+    return replace(recipe, data="voc:PATH", pictures=12031, classes=21)
 
 
 def voc_r101_finetune() -> Recipe:
@@ -173,7 +178,7 @@ def voc_r101_finetune() -> Recipe:
         f"{VOC.of('voc-r101-finetune')} (test, multi-scale)",
         data={"split": "train"}, training={"epochs": 20, "rate": 1e-4},
     )  # fmt: skip
-    return replace(recipe, init="voc-r101")
+    return replace(recipe, init="voc-r101", pictures=1464)
 
 
 # ---- for one's own pictures, on one CPU or GPU ----------------------------------------------------------------

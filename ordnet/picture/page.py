@@ -69,7 +69,7 @@ def section(title: str, *html: str) -> Section:
 
 
 def text(value: object) -> str:
-    """Safe inside an element and inside quotes; control characters, which no page may hold, become �."""
+    """Text made safe for elements and quotes; control characters, which no page may hold, become �."""
     return escaping.escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]", "�", str(value)))
 
 
@@ -181,7 +181,7 @@ def _rgb(colour: Colour) -> str:
 
 
 def _anchor(title: str, place: int) -> str:
-    """Unlike any other section's, whatever the title."""
+    """An anchor unlike any other section's, whatever the title."""
     return f"{place + 1}-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 

@@ -162,7 +162,7 @@ class Picture:
     pixels: np.ndarray
     """Upright RGB (H, W, 3) uint8."""
     seconds: float = 0.0
-    """Spent on decoding it."""
+    """Seconds spent on decoding it."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,11 @@ class Parsed:
     key: str
     parse: Parse
     seconds: float
-    """Decoding and parsing."""
+    """Seconds of decoding and parsing."""
 
 
 class Engine:
-    """A parser, and the last parses it made. Several threads may use it at once, and several engines them."""
+    """A parser, and the last parses it made. Threads may share an engine, and engines may share threads."""
 
     _sharing = threading.Lock()
     _running = 0

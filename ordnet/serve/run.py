@@ -39,11 +39,11 @@ class Connections:
         self._sweeping = False
 
     def protocol(self, **arguments: Any) -> "Connection":
-        """What uvicorn makes of every connection."""
+        """The protocol that uvicorn creates for every connection."""
         return Connection(self, **arguments)
 
     def add(self, new: "Connection") -> bool:
-        """Whether there is room, if need be in place of an idle one."""
+        """Take a new connection in, if need be in place of an idle one; returns whether there was room."""
         neighbours = [each for each in self.open if each.address == new.address]
         for crowd, most in ((neighbours, self.limits.per_address), (list(self.open), self.limits.connections)):
             if len(crowd) >= most and not self._end_idlest(crowd):

@@ -100,7 +100,12 @@ def make_accelerator(training: TrainingConfig, device: str | None = None) -> Acc
 def earlier_state(
     folder: RunFolder, settings: Settings, resume: bool, force: bool, display: Display, main: bool
 ) -> dict[str, Any] | None:
-    """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked."""
+    """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked.
+
+    Where torchrun has started the processes again, the run goes on, whatever its first start was told.
+    """
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        resume, force = True, False
     if main:
         folder.refuse_foreign(settings.training.tensorboard)
     if force and main:

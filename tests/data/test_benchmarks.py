@@ -699,9 +699,9 @@ def test_mistakes_are_explained(tmp_path, name):
 
 
 def test_unknown_names_and_splits():
-    with pytest.raises(OrdnetError, match=r"no data set 'cityscape'; there are folder, ade20k.*folder:PATH"):
+    with pytest.raises(OrdnetError, match=r"no data set 'cityscape'; there are folder, tar, ade20k.*folder:PATH"):
         open_dataset("cityscape:/data", "train")
-    for name in sorted(OPENERS.keys() - {"scenes", "folder"}):
+    for name in sorted(OPENERS.keys() - {"scenes", "folder", "tar"}):
         with pytest.raises(OrdnetError, match=rf"{name} has no split 'validation'; there are .*val"):
             open_dataset(f"{name}:/nowhere", "validation")
 
