@@ -33,6 +33,7 @@ NOT_RUN = {
     r"^make (install|test|check|format|docs-check)\b": "CI runs it, or it is this very check",
     r"^make demo\b": "ordnet demo, which is run itself",
     r"--nnodes": "needs several machines",
+    r"\{000\.\.127\}": "needs 128 shards",
     r"hf:": "needs a download",
     r"models push (?!.*--dry-run)": "would upload",
     r"^ordnet submit": "needs a download",

@@ -70,6 +70,16 @@ def notes_of(dataset: Dataset) -> tuple[str, ...]:
     return getattr(dataset, "notes", ())
 
 
+def starts_of(dataset: Dataset) -> Sequence[int]:
+    """Where each shard's samples begin, where the data set lies in shards."""
+    return getattr(dataset, "starts", ())
+
+
+def neighbours(count: int, rank: int, world: int) -> range:
+    """The places of one of `world` processes that share `count` things so that neighbours stay together."""
+    return range(-(-rank * count // world), -(-(rank + 1) * count // world))
+
+
 class Spread:
     """`count` samples of a split, evenly spread over its first `of` (over all of it without that)."""
 
@@ -111,6 +121,8 @@ class FileDataset:
     """The raw values (H, W) of a label file."""
     notes: tuple[str, ...] = ()
     """What a user should be told about how the files were read."""
+    starts: Sequence[int] = ()
+    """Where each shard's samples begin, of a data set in shards."""
 
     def image(self, index: int) -> Image.Image:
         return open_rgb(self.images[index])
@@ -125,7 +137,7 @@ class FileDataset:
         try:
             return self.rule.encode(self.raw(index))
         except OutsideClasses as error:
-            advice = self._advice(error) if self.name == "folder" else ""
+            advice = self._advice(error) if self.name in ("folder", "tar") else ""
             raise OutsideClasses(error.values, error.expected, self.labels[index], advice) from None
 
     def _advice(self, error: OutsideClasses) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
 from ordnet.data.reading import check_header, regular_file
+from ordnet.data.shards import INSIDE, member
 from ordnet.errors import OrdnetError
 
 Source = str | Path | BinaryIO
@@ -128,7 +129,7 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
     largest = largest_pixels() if largest is None else largest
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
     if isinstance(source, str | Path):
-        regular_file(source)
+        source = (member(source) if INSIDE in str(source) else None) or regular_file(source)
     try:
         _check(source)
         with _open(source, formats) as image:
@@ -238,7 +239,8 @@ class Listed:
 def find_pictures(
     words: Sequence[str], leave_out: Path | None = None, tell: Callable[[str], object] = lambda message: None
 ) -> list[Listed]:
-    """Pictures by file (any ending), folder (with all folders in it) or pattern such as 'photos/*.jpg', each once.
+    """Pictures by file (any ending), folder (with all folders in it) or pattern such as 'photos/*.jpg', or in shards
+    by tar:PATH; each once.
 
     `leave_out` is a folder whose pictures do not count: that of the results. `tell` is given a sentence about files in
     formats that cannot be read, where a folder has some.
@@ -269,6 +271,10 @@ def unreadable_words(found: Mapping[str, int]) -> str:
 
 def _expanded(word: str, unreadable: Counter[str]) -> list[tuple[Path, str]]:
     """Absolute paths and names with ending. Files of a folder whose format cannot be read are counted."""
+    if word.startswith("tar:"):
+        from ordnet.data import tar  # which reads pictures
+
+        return [(Path(name).absolute(), f"{key}{Path(name).suffix}") for name, key in tar.pictures(word)]
     path = Path(word).expanduser()
     if path.is_dir():
         unreadable.update(

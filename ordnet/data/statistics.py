@@ -19,6 +19,7 @@ import numpy as np
 
 from ordnet.data.dataset import Dataset
 from ordnet.data.pictures import opened
+from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.progress import progress
@@ -50,12 +51,12 @@ def label_counts(dataset: Dataset, seconds: float | None = None) -> tuple[np.nda
                 task = bar.add_task("counting classes in labels", total=len(dataset.ids), completed=index)
                 advance = partial(bar.advance, task)
             name = dataset.files(index)[1]
-            stamp = _stamp(name)
+            now = list(stamp(name) or (-1, -1))
             entry = kept.get(name)
-            if entry is None or entry[:2] != stamp:
+            if entry is None or entry[:2] != now:
                 row = _count(dataset, index)
                 present = np.flatnonzero(row)
-                entry = [*stamp, present.tolist(), row[present].tolist()]
+                entry = [*now, present.tolist(), row[present].tolist()]
                 kept[name] = entry
                 fresh += 1
             counts[index, entry[2]] = entry[3]
@@ -75,18 +76,10 @@ def _count(dataset: Dataset, index: int) -> np.ndarray:
         return np.zeros(256, np.int64)
 
 
-def _stamp(name: str) -> list[int]:
-    try:
-        status = Path(name).stat()
-    except (OSError, ValueError):  # generated, or missing
-        return [-1, -1]
-    return [status.st_size, status.st_mtime_ns]
-
-
 def _place(dataset: Dataset) -> Path | None:
     """The file that keeps the counts of labels in this folder that are read in this way; none for generated labels."""
     name = dataset.files(0)[1] if len(dataset.ids) else ""
-    if _stamp(name) == [-1, -1]:
+    if stamp(name) is None:
         return None
     read = getattr(dataset, "read", None)
     how = (repr(getattr(read, "func", read)).split(" at ")[0], repr(sorted(getattr(read, "keywords", {}).items())))
@@ -194,12 +187,12 @@ def long_sides(dataset: Dataset) -> list[int]:
     count = len(dataset.ids)
     sides = []
     for index in range(0, count, max(1, count // _SIZED)):
-        file = Path(dataset.files(index)[0])
+        file = dataset.files(index)[0]
         try:
-            if file.is_file():
+            if stamp(file) is not None:
                 with opened(file) as picture:  # its header is enough
                     sides.append(max(picture.size))
-            else:  # drawn, or inside something else
+            else:  # drawn
                 sides.append(max(dataset.image(index).size))
         except OrdnetError:
             continue  # a broken picture is somebody else's business

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from ordnet.data.dataset import neighbours
 from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
 from ordnet.data.raster import Raster, is_georeferenced, needs_windows
+from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.coco import merged
@@ -78,7 +80,9 @@ class Prediction:
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before sharing out: all processes have to agree on them
         self.remarks: list[str] = []
-        self.pictures = find_pictures(images, leave_out=out, tell=self.remarks.append)[rank::world]
+        found = find_pictures(images, leave_out=out, tell=self.remarks.append)
+        # neighbours may lie in one shard
+        self.pictures = [found[place] for place in neighbours(len(found), rank, world)]
         self.out = out
         self.save = tuple(save)
         self.strength = strength
@@ -328,8 +332,7 @@ def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def _state(path: Path) -> dict[str, int]:
     """The file as it is now."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise OrdnetError(f"{path} cannot be read: {error.strerror}") from None
-    return {"bytes": state.st_size, "modified": state.st_mtime_ns}
+    found = stamp(path)
+    if found is None:
+        raise OrdnetError(f"{path} cannot be read: it is gone, or no file")
+    return {"bytes": found[0], "modified": found[1]}

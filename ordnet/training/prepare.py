@@ -100,7 +100,12 @@ def make_accelerator(training: TrainingConfig, device: str | None = None) -> Acc
 def earlier_state(
     folder: RunFolder, settings: Settings, resume: bool, force: bool, display: Display, main: bool
 ) -> dict[str, Any] | None:
-    """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked."""
+    """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked.
+
+    Where torchrun has started the processes again, the run goes on, whatever its first start was told.
+    """
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        resume, force = True, False
     if main:
         folder.refuse_foreign(settings.training.tensorboard)
     if force and main:
@@ -148,6 +153,7 @@ def prepare(
     )  # fmt: skip
 
     weights = _class_weights(settings, train_set, found)
+    display.weighted = weights is not None
     if settings.training.class_weights == "auto" and found is None and weights:
         shown = ", ".join(f"{name} {weight:g}" for name, weight in zip(train_set.classes.names, weights, strict=True))
         display.say(f"class weights, by the training labels: {shown}")
