@@ -153,6 +153,7 @@ def prepare(
     )  # fmt: skip
 
     weights = _class_weights(settings, train_set, found)
+    display.weighted = weights is not None
     if settings.training.class_weights == "auto" and found is None and weights:
         shown = ", ".join(f"{name} {weight:g}" for name, weight in zip(train_set.classes.names, weights, strict=True))
         display.say(f"class weights, by the training labels: {shown}")
