@@ -176,7 +176,8 @@ def _check_complete(path: Path, counts: np.ndarray, raster: Raster) -> None:
 def _counted(ids: np.ndarray) -> np.ndarray:
     """How often each of 256 ids stands in (H, W), a few rows at a time: numpy counts numbers eight times as wide."""
     step = max(1, 2**21 // ids.shape[1])
-    return sum(np.bincount(ids[top : top + step].ravel(), minlength=256) for top in range(0, len(ids), step))
+    bands = [np.bincount(ids[top : top + step].ravel(), minlength=256) for top in range(0, len(ids), step)]
+    return np.sum(bands, axis=0)
 
 
 def _pieces(labels: Raster) -> Iterator[tuple[np.ndarray, Any]]:
