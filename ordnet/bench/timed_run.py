@@ -74,7 +74,7 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
     """A contestant's network at its start, its backbone filled with the recipe's weights."""
     torch.manual_seed(seed)
     if contestant in NETWORKS:
-        if settings.model.backbone != ENCODER:
+        if settings.model.backbone not in (ENCODER, f"{ENCODER}_full"):
             raise OrdnetError(
                 f"smp's networks are compared with the {ENCODER} backbone only, not {settings.model.backbone}: "
                 f"leave them out with --contestants"
@@ -82,6 +82,8 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
         file, _ = pretrained.chosen(settings.model.weights, settings.model.backbone)
         return SmpNetwork(contestant, classes, file)
     changes = dict(OURS[contestant])
+    if changes["decoder"] == "plain":  # as dilated networks take it: the classifier's layer is made for small maps
+        changes["backbone"] = settings.model.backbone.removesuffix("_full")
     if changes["variant"] in WITHOUT_BLOCK:
         changes |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
     return build_from(settings.model.model_copy(update=changes), classes)

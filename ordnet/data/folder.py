@@ -162,8 +162,9 @@ class _Folder:
             if present
             else f"labels of more than {_COUNTED:,} are not read for it"
         )
+        are = "picture is" if len(parts["train"]) == 1 else "pictures are"
         notes = [
-            f"{self.root} has no train.txt and val.txt: {len(parts['train']):,} pictures are for training and "
+            f"{self.root} has no train.txt and val.txt: {len(parts['train']):,} {are} for training and "
             f"{len(parts['val']):,} for validation, chosen by a hash of their ids, {how}"
         ]
         if present:

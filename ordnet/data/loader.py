@@ -77,9 +77,11 @@ class Batches:
             raise OrdnetError(f"a batch of {batch_size} cannot be shared evenly by {world} processes")
         if self.count < batch_size:
             limited = f" (data.limit is {settings.limit})" if self.count < len(dataset.ids) else ""
+            fits = self.count // world * world
+            such = f", such as --set training.batch_size={fits}" if fits else ""
             raise OrdnetError(
                 f"{dataset.name} has {self.count} samples in its {dataset.split} split{limited}, fewer than one batch "
-                f"of {batch_size}: use a smaller training.batch_size"
+                f"of {batch_size}: use a smaller training.batch_size{such}"
             )
         self.steps = self.count // batch_size
         self.broken: Counter[str] = Counter()

@@ -56,7 +56,7 @@ class FineDecoder(Decoder):
 
     ends_in_convolution = True
 
-    def __init__(self, channels: int, backbone: Backbone, width: int = 64) -> None:
+    def __init__(self, channels: int, backbone: Backbone, width: int = 128) -> None:
         super().__init__()
         self.levels, self.out_channels = _finer_levels(backbone), width
         strides = [backbone.output_stride, *(backbone.strides[level] for level in reversed(self.levels))]

@@ -11,10 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import miou_words, remarks
 
-ADVICE = (
-    "; if that lasts, try --set training.class_weights=auto, a larger training.crop (or data.scale) for small things, "
-    "or more epochs"
-)
+_WEIGHTS = "--set training.class_weights=auto, "
+_ADVICE = "; if that lasts, try {}a larger training.crop (or data.scale) for small things, or more epochs"
 """What helps a class that is never predicted."""
 
 
@@ -24,6 +22,8 @@ class Display:
     def __init__(self, main: bool) -> None:
         self.console = Console(stderr=True, quiet=not main, markup=False, emoji=False, highlight=False, soft_wrap=True)
         self._said: list[str] = []
+        self.weighted = False
+        """Whether rare classes weigh more already, and need not be advised."""
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -71,7 +71,8 @@ class Display:
         found = remarks(record)
         for remark in found:
             if remark not in self._said:
-                self.say(f"  {remark}{ADVICE if remark.startswith('never predicted') else ''}")
+                advice = _ADVICE.format("" if self.weighted else _WEIGHTS)
+                self.say(f"  {remark}{advice if remark.startswith('never predicted') else ''}")
         self._said = found
 
 

@@ -49,6 +49,22 @@ def test_mobilenet_parameter_count():
     assert count == 3_504_872 - 1_281_000 - (320 * 1280 + 2 * 1280)
 
 
+def test_the_full_mobilenet_ends_in_what_the_classifier_reads(tmp_path):
+    """All parameters but the classifier's own, and the same maps as the shorter form before the last one."""
+    full, usual = make_backbone("mobilenet_v2_full", 32).eval(), make_backbone("mobilenet_v2", 32).eval()
+    assert sum(p.numel() for p in full.parameters()) == 3_504_872 - 1_281_000
+    assert (full.strides, full.channels) == ((4, 8, 16, 32), (24, 32, 96, 1280))
+    file = weights.read(save(full.state_dict(), tmp_path / "w.safetensors"))
+    assert weights.load(usual, file).complete
+    image = torch.randn(1, 3, 70, 64)
+    with torch.no_grad():
+        *maps, top = full(image)
+        *others, last = usual(image)
+        for one, other in zip(maps, others, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        torch.testing.assert_close(top, full.features[18](last), rtol=0, atol=0)
+
+
 def test_the_short_mobilenet_is_the_beginning_of_the_long_one(tmp_path):
     long, short = make_backbone("mobilenet_v2").eval(), make_backbone("mobilenet_v2_short").eval()
     file = weights.read(save(stored("mobilenet_v2"), tmp_path / "w.safetensors"))

@@ -15,6 +15,7 @@ from ordnet.data.dataset import Spread
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.training import state as states
+from ordnet.training.display import Display
 from ordnet.training.loop import train_with
 from ordnet.training.start import Averaged
 from tests.small_data import CLASSES, small_settings, write_folder
@@ -368,6 +369,20 @@ def test_a_class_that_val_does_not_have_and_one_never_predicted(tmp_path, capsys
     assert "of 4 classes" in said
     if epochs(tmp_path / "run")[0]["never_predicted"]:
         assert "try --set training.class_weights=auto" in said
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_helps_a_class_that_is_never_predicted(weighted, capsys):
+    display = Display(main=True)
+    display.weighted = weighted
+    record = {
+        "epoch": 1, "loss": 1.0, "miou": 0.2, "pixel_accuracy": 0.5, "protocol": "whole", "rate": 0.1, "split": "val",
+        "images_per_second": 1.0, "per_class_iou": {"a": 0.4, "b": 0.0}, "absent_classes": [], "never_predicted": ["b"],
+    }  # fmt: skip
+    display.epoch(record, 3)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "never predicted: b; if that lasts, try" in said
+    assert ("class_weights=auto" in said) == (not weighted)  # no advice to do what is done
 
 
 def test_pictures_far_larger_than_the_crop_are_remarked_on(tmp_path, capsys):
