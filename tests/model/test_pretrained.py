@@ -49,7 +49,7 @@ def test_without_network_the_shipped_backbone_stands_in_and_says_so(tmp_path, mo
 
 @pytest.mark.filterwarnings("ignore:.*left at random")
 def test_the_default_command_starts_without_a_network(tmp_path, monkeypatch):
-    """Whichever form of the network it takes: a shorter shipped one leaves the last layers at random, and that is all."""
+    """Whichever form of the network it takes: a shorter shipped one leaves the last layers at random."""
     monkeypatch.setenv("ORDNET_HUB", str(tmp_path))
     said = []
     net = build_from(recipes()["folder-default"].settings.model, 3, said.append)
