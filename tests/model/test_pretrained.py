@@ -106,3 +106,23 @@ def test_a_checkpoint_never_asks_for_weights(tmp_path, monkeypatch):
     except OrdnetError:
         return  # refused for its checksum
     assert loaded.net.config.weights is None
+
+
+def test_the_address_that_is_said_leads_to_the_same_content(tmp_path, monkeypatch):
+    """`hf:user/name@commit/file` can be given as model.weights another time."""
+    monkeypatch.delenv("ORDNET_HUB", raising=False)
+    stored("mobilenet_v2", tmp_path / "model.safetensors")
+    asked = []
+    monkeypatch.setattr(
+        pretrained.hub,
+        "fetch_checked",
+        lambda *words: asked.append(words) or (tmp_path / "model.safetensors", "c" * 40, None),
+    )
+    said = []
+    build_from(ModelConfig(backbone="mobilenet_v2", weights="imagenet"), 3, said.append)
+    address = f"hf:timm/mobilenetv2_100.ra_in1k@{'c' * 40}/model.safetensors"
+    assert f"ImageNet weights: {address}, sha256 " in said[0]
+    build_from(ModelConfig(backbone="mobilenet_v2", weights=address), 3, said.append)
+    assert f"weights: {address}, sha256 " in said[1]
+    repository = "timm/mobilenetv2_100.ra_in1k"
+    assert asked == [(repository, "model.safetensors", None), (repository, "model.safetensors", "c" * 40)]
