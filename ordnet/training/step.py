@@ -27,8 +27,8 @@ def poly(step: float, total: float, power: float) -> float:
 
 
 def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str, Any]]:
-    """The optimizer's groups: `net.backbone` at rate · batch/16, everything else `head_rate` times as fast, and the
-    block's queries and keys `qk_rate` times as fast as that.
+    """The optimizer's groups: `net.backbone` at rate · batch/16, everything else `head_rate` times as fast; a block that
+    adds to its input `block_rate` times as fast as that, and its queries and keys `qk_rate` times as fast again.
 
     Frozen parameters are left out. Weight decay is on all others, norms and biases too, as the paper's runs have it.
     `initial_lr` is what `set_rate` starts from.
@@ -36,18 +36,34 @@ def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str,
     backbone = getattr(net, "backbone", None)
     slow = {id(p) for p in backbone.parameters()} if isinstance(backbone, nn.Module) else set()
     block = getattr(net, "block", None)
-    products = block.query_and_key_parameters() if isinstance(block, Block) and settings.qk_rate != 1 else []
-    apart = {id(p) for p in products}
-    learning = [p for p in net.parameters() if p.requires_grad]
+    added = {id(p) for p in block.parameters()} if isinstance(block, Block) and block.adds_context else set()
+    products = {id(p) for p in block.query_and_key_parameters()} if isinstance(block, Block) and added else set()
     rate = settings.rate * settings.batch_size / _RATED_BATCH
-    groups = [
-        ("backbone", rate, [p for p in learning if id(p) in slow]),
-        ("head", rate * settings.head_rate, [p for p in learning if id(p) not in slow | apart]),
-        ("queries and keys", rate * settings.head_rate * settings.qk_rate, [p for p in learning if id(p) in apart]),
-    ]
+    head = rate * settings.head_rate
+    rates = {
+        "backbone": rate,
+        "head": head,
+        "block": head * settings.block_rate,
+        "queries and keys": head * settings.block_rate * settings.qk_rate,
+    }
+    groups: dict[str, list[nn.Parameter]] = {name: [] for name in rates}
+    for p in net.parameters():
+        name = "backbone" if id(p) in slow else "head"
+        if id(p) in added:
+            of_block = "queries and keys" if id(p) in products else "block"
+            # groups of one rate are one group, as in runs that know no other
+            name = "head" if rates[of_block] == head else of_block
+        if p.requires_grad:
+            groups[name].append(p)
     return [
-        {"name": name, "params": own, "lr": lr, "initial_lr": lr, "weight_decay": settings.weight_decay}
-        for name, lr, own in groups
+        {
+            "name": name,
+            "params": own,
+            "lr": rates[name],
+            "initial_lr": rates[name],
+            "weight_decay": settings.weight_decay,
+        }
+        for name, own in groups.items()
         if own
     ]
 

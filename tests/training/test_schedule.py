@@ -96,3 +96,17 @@ def test_queries_and_keys_may_learn_at_a_rate_of_their_own():
     assert apart == {name for name in named if ".query." in name or ".key." in name} != set()
     assert sum(len(group["params"]) for group in groups.values()) == len(named)
     assert [group["name"] for group in parameter_groups(net, TrainingConfig())] == ["backbone", "head"]
+
+
+def test_a_block_that_adds_to_its_input_may_learn_slowly():
+    import ordnet
+
+    settings = TrainingConfig(rate=0.001, head_rate=4.0, block_rate=0.1, qk_rate=0.5)
+    net = ordnet.build("ordnet", classes=2, backbone="tiny")
+    groups = {group["name"]: group for group in parameter_groups(net, settings)}
+    assert groups["block"]["lr"] == pytest.approx(0.0004) and groups["queries and keys"]["lr"] == pytest.approx(0.0002)
+    slow = [*groups["block"]["params"], *groups["queries and keys"]["params"]]
+    assert {id(p) for p in slow} == {id(p) for p in net.block.parameters()}
+    # blocks with norms of their own, and those that replace their input, learn as the head does
+    other = parameter_groups(ordnet.build("danet", classes=2, backbone="tiny"), settings)
+    assert [group["name"] for group in other] == ["backbone", "head"]
