@@ -109,8 +109,8 @@ class TrainingConfig(Section):
     """The omni-range block learns this many times as fast as the rest of the head. Nothing normalises what it adds, a
     product of four learnt layers: at the head's rate it can outgrow its input a thousandfold."""
     qk_rate: float = Field(default=1.0, gt=0)
-    """The block's queries and keys learn this many times as fast as the rest of the block: their products are unbounded,
-    and fast steps shut the gate."""
+    """The block's queries and keys learn this many times as fast as the rest of the block: their products are
+    unbounded, and fast steps shut the gate."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-4, ge=0)
