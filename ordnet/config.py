@@ -1,5 +1,6 @@
 """Typed settings, one section per part of the product. Unknown keys are refused; each part gets its section only."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,8 +114,8 @@ class TrainingConfig(Section):
     """Where the losses are taken: at the picture's size, as in EncNet; at the scores' own places, which is less work;
     or at as many pixels, others at each step, which is as little work and does not miss thin things."""
     class_weights: tuple[float, ...] | Literal["auto"] | None = None
-    """Of the cross-entropy: one weight per class, or `auto`, which counts the training labels and makes rare classes
-    weigh more. All weigh the same without it."""
+    """The cross-entropy's weights, one number per class, or `auto`, which counts the training labels and makes rare
+    classes weigh more. Without it all classes weigh the same."""
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
     mixed_precision: bool = True
@@ -191,8 +192,9 @@ def override(settings: Settings, assignments: list[str]) -> Settings:
             known = ", ".join(f"{section}.…" for section in values)
             raise OrdnetError(f"--set {assignment}: expected section.key=value; there are {known}")
         if name not in values[section]:
+            close = "".join(f", perhaps {near}" for near in get_close_matches(name, values[section], 1))
             known = ", ".join(values[section])
-            raise OrdnetError(f"--set {assignment}: {section} has no setting {name!r}; there are {known}")
+            raise OrdnetError(f"--set {assignment}: {section} has no setting {name!r}{close}; there are {known}")
         values[section][name] = _scalar(text)
         given.add(f"{section}.{name}")
     if "model.variant" in given and values["model"]["variant"] in WITHOUT_BLOCK:

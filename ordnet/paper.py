@@ -54,7 +54,7 @@ NAMES = {"miou": "mIoU", "pixel_accuracy": "pixAcc", "final_score": "final score
 
 
 def score(figures: Figures, digits: int = 2) -> str:
-    """As in "50.67 mIoU, 79.35 pixAcc"; costs are left out."""
+    """The scores in words, such as "50.67 mIoU, 79.35 pixAcc"; costs are left out."""
     return ", ".join(f"{value:.{digits}f} {NAMES[name]}" for name, value in figures.items() if name in NAMES)
 
 
@@ -78,7 +78,7 @@ class Row:
     trained: str = ""
     """On what, and whether it is an ensemble; only the table of ADE20K's test set says so."""
     recipe: str = ""
-    """Of ORDNet's rows: our recipe for it."""
+    """Our recipe for the row, where it is one of ORDNet's."""
 
 
 @dataclass(frozen=True)

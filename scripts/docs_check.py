@@ -2,7 +2,8 @@
 
 Each page gets a fresh folder with what the pages speak of: street/ (20 labelled scenes), photos/, photo.jpg, weights, a
 trained model. Its commands and Python blocks are run there in the order they stand in, trainings and benchmarks
-shortened by the words of SHORTER. What cannot be run here is in NOT_RUN, with the reason.
+shortened by the words of SHORTER. What cannot be run here is in NOT_RUN, with the reason. A block that is marked `text`
+is what the command before it prints, numbers aside: its lines must come, in that order, where … stands for any others.
 """
 
 import os
@@ -21,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scripts.docs_commands import PLACEHOLDER, ROOT, Block, Command, blocks, commands, pages, problem
+from scripts.docs_commands import PLACEHOLDER, ROOT, Block, Command, blocks, commands, differs, pages, problem
 from scripts.docs_folder import prepare
 
 AT_ONCE = 2
@@ -32,6 +33,7 @@ NOT_RUN = {
     r"^make (install|test|check|format|docs-check)\b": "CI runs it, or it is this very check",
     r"^make demo\b": "ordnet demo, which is run itself",
     r"--nnodes": "needs several machines",
+    r"\{000\.\.127\}": "needs 128 shards",
     r"hf:": "needs a download",
     r"models push (?!.*--dry-run)": "would upload",
     r"^ordnet submit": "needs a download",
@@ -71,7 +73,7 @@ SHORTER = {
 }
 """Appended: of an option that is given twice the later value counts."""
 
-ONCE = ("demo", "bench", "recipes", "models", "ablate", "data check", "data stats")
+ONCE = ("demo", "bench", "recipes", "models", "ablate", "data stats")
 """Run once for all pages: nothing that comes later on a page needs what they leave."""
 
 
@@ -82,6 +84,7 @@ class Outcome:
     state: str
     """ran, parsed only, or failed."""
     remark: str = ""
+    printed: str = ""
 
     def __str__(self) -> str:
         remark = f" ({self.remark})" if self.remark else ""
@@ -93,19 +96,27 @@ def check(page: Path, pattern: Path, folder: Path, done: set[str]) -> Iterator[O
     shutil.copytree(pattern, folder)
     seen: set[str] = set()
     imports: list[str] = []
+    printed = ""
     for item in _in_order(page):
-        if isinstance(item, Block):
+        if isinstance(item, Block) and item.kind == "text":
+            wrong = differs(item.text, printed)
+            yield Outcome(
+                f"{page.relative_to(ROOT)}:{item.line}", "what it prints", "failed" if wrong else "ran", wrong
+            )
+        elif isinstance(item, Block):
             yield _run_python(page, item, imports, folder)
         elif item.text not in seen | done:
             seen.add(item.text)
             if item.text.startswith(tuple(f"ordnet {name}" for name in ONCE)):
                 done.add(item.text)
-            yield _run_command(item, folder)
+            outcome = _run_command(item, folder)
+            printed = printed if item.only_named else outcome.printed
+            yield outcome
 
 
 def _in_order(page: Path) -> list[Command | Block]:
-    python = [block for block in blocks(page) if block.kind == "python"]
-    return sorted([*python, *commands(page)], key=lambda item: item.line)
+    own = [block for block in blocks(page) if block.kind in ("python", "text")]
+    return sorted([*own, *commands(page)], key=lambda item: item.line)
 
 
 def _run_command(command: Command, folder: Path) -> Outcome:
@@ -122,9 +133,9 @@ def _run_command(command: Command, folder: Path) -> Outcome:
         return Outcome(command.where, command.text, "parsed only", f"{left[0]} stands for anything")
     words = _shortened(words)
     started = time.monotonic()
-    wrong = _serve(words, folder) if words[1] == "serve" else _execute(words, folder)
+    wrong, printed = (_serve(words, folder), "") if words[1] == "serve" else _execute(words, folder)
     taken = f"{time.monotonic() - started:.0f} s"
-    return Outcome(command.where, command.text, "failed" if wrong else "ran", wrong or taken)
+    return Outcome(command.where, command.text, "failed" if wrong else "ran", wrong or taken, printed)
 
 
 def _filled(words: list[str]) -> Iterator[str]:
@@ -145,8 +156,8 @@ def _shortened(words: list[str]) -> list[str]:
     return words
 
 
-def _execute(words: list[str], folder: Path) -> str:
-    """Empty, or what went wrong."""
+def _execute(words: list[str], folder: Path) -> tuple[str, str]:
+    """Empty, or what went wrong; and all that was printed."""
     process = subprocess.Popen(
         words, cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
@@ -156,8 +167,8 @@ def _execute(words: list[str], folder: Path) -> str:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return f"not done after {SECONDS} s"
-    return f"exit code {process.returncode}: {_last_line(said)}" if process.returncode else ""
+        return f"not done after {SECONDS} s", ""
+    return f"exit code {process.returncode}: {_last_line(said)}" if process.returncode else "", said
 
 
 def _serve(words: list[str], folder: Path) -> str:
@@ -190,7 +201,7 @@ def _run_python(page: Path, block: Block, imports: list[str], folder: Path) -> O
     lines = [line.strip() for line in block.text.splitlines()]
     code = "\n".join([*imports, block.text])
     imports += [line for line in lines if line.startswith(("import ", "from "))]
-    wrong = _execute([sys.executable, "-c", code], folder)
+    wrong, _ = _execute([sys.executable, "-c", code], folder)
     where = f"{page.relative_to(ROOT)}:{block.line}"
     first = next((line for line in lines if line and not line.startswith(("import ", "from ", "#"))), lines[0])
     return Outcome(where, f"Python: {first}", "failed" if wrong else "ran", wrong)

@@ -217,6 +217,30 @@ def _check_torchrun(words: list[str]) -> None:
     get_args_parser().parse_args([*(PLACEHOLDER.sub("1", word) for word in words), "script.py"])
 
 
+def differs(promised: str, printed: str) -> str:
+    """The first promised line that was not printed after those before it, numbers and widths aside; empty if there is
+    none. Between two promised lines others are allowed only where … stands."""
+    lines = [_plain(line) for line in printed.splitlines() if line.strip()]
+    place, anywhere = 0, True
+    for promise in (line for line in promised.splitlines() if line.strip()):
+        if promise.strip() == "…":
+            anywhere = True
+            continue
+        wanted = _plain(promise)
+        if not anywhere and lines[place : place + 1] != [wanted]:
+            return f"after {lines[place - 1]!r} comes {lines[place : place + 1]}, not {wanted!r}"
+        if wanted not in lines[place:]:
+            return f"nowhere: {wanted!r}"
+        place, anywhere = lines.index(wanted, place) + 1, False
+    return ""
+
+
+def _plain(line: str) -> str:
+    """Numbers as N, runs of spaces and of lines as one."""
+    line = re.sub(r"\d[\d,.]*(?:e[+-]?\d+)?", "N", line)
+    return re.sub(r"[─━]+", "─", re.sub(r"\s+", " ", line)).strip()
+
+
 def targets() -> set[str]:
     return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
 

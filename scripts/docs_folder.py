@@ -12,13 +12,14 @@ from safetensors.torch import save_file
 
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.pictures import sample_picture
+from ordnet.data.raster import open_file
 from ordnet.model.build import make_backbone
 
 PICTURES = 20
 
 
 def prepare(folder: Path, environment: dict[str, str]) -> None:
-    """Write street/, photos/, photo.jpg, labelme/, coco.json, weights, model.safetensors and its run folder."""
+    """Write street/, photos/, photo.jpg, two maps, annotations, weights, model.safetensors and its run folder."""
     for name in ("street/images", "street/labels", "photos", "labelme"):
         (folder / name).mkdir(parents=True)
     scenes = open_dataset("scenes", "train")
@@ -29,10 +30,24 @@ def prepare(folder: Path, environment: dict[str, str]) -> None:
     for index in range(2):
         open_dataset("scenes", "test").image(index).save(folder / "photos" / f"{index:04}.jpg")
     shutil.copy(sample_picture(), folder / "photo.jpg")
+    _write_maps(folder)
     _write_annotations(folder)
     # random ones with the right names and shapes: the road is the same
     save_file(make_backbone("mobilenet_v2").state_dict(), folder / "mobilenet_v2.safetensors")
     _train(folder, environment)
+
+
+def _write_maps(folder: Path) -> None:
+    """A scene with a place on earth, in three bands of 8 bits and in four of 16."""
+    from rasterio.transform import from_origin
+
+    place = {"crs": "EPSG:32633", "transform": from_origin(500_000, 5_400_000, 0.2, 0.2)}
+    bands = np.asarray(open_dataset("scenes", "test").image(0)).transpose(2, 0, 1)
+    for name, values in (("ortho", bands), ("satellite", np.uint16(bands[[2, 1, 0, 0]]) * 12)):
+        count, height, width = values.shape
+        profile = {"driver": "GTiff", "count": count, "height": height, "width": width, "dtype": values.dtype, **place}
+        with open_file(folder / f"{name}.tif", "w", **profile) as file:
+            file.write(values)
 
 
 def _write_annotations(folder: Path) -> None:

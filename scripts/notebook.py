@@ -24,9 +24,11 @@ def run(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        cells = []
-        for number, cell in enumerate(notebook["cells"], 1):
+        cells: list[dict[str, Any]] = []
+        number = 0
+        for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
+                number += 1
                 outputs = _run_cell("".join(cell["source"]), names, number)
                 cell = {**cell, "execution_count": number, "outputs": outputs}
             cells.append(cell)

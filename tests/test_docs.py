@@ -7,10 +7,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import ordnet
+from ordnet.commands import app
 from ordnet.config import Settings
-from scripts.docs_commands import ROOT, Block, Command, blocks, commands, pages, problem
+from ordnet.training.display import Display
+from scripts.docs_commands import ROOT, Block, Command, blocks, commands, differs, pages, problem
 
 PAGES = [pytest.param(page, id=page.name) for page in pages()]
 PACKAGE = ROOT / "ordnet"
@@ -85,6 +88,42 @@ def test_how_commands_are_found(tmp_path):
         (12, "torchrun --nproc-per-node 2 -m ordnet train", True),
         (15, "ordnet recipes scenes-tiny", False),
     ]
+
+
+# ---- what commands print ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("promised", "printed", "fits"),
+    [
+        ("a 1\n…\nb 2.5%", "a 17\nx\ny\nb 1,234%\nc", True),
+        ("a 1\nb", "x\na 2\n\n b", True),
+        ("a\nb", "a\nx\nb", False),
+        ("b\n…\na", "a\nb", False),
+        ("rate 0.0021", "rate 1e-05", True),
+        ("a", "", False),
+        (" ───\n a   b", "──────\na b", True),
+    ],
+)
+def test_how_printed_lines_are_compared(promised, printed, fits):
+    assert (differs(promised, printed) == "") == fits
+
+
+def test_the_tutorial_prints_what_it_promises(tmp_path, monkeypatch, capsys):
+    """The folder that its Python makes, `ordnet data check` on it, and an epoch's line; docs-check runs all of it."""
+    page = ROOT / "docs" / "getting_started.md"
+    written = blocks(page)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(next(block.text for block in written if block.kind == "python"), page.name, "exec"), {})
+    printed = [block.text for block in written if block.kind == "text"]
+    result = CliRunner().invoke(app, ["data", "check", "folder:street"])
+    assert differs(next(text for text in printed if "folder:street" in text), result.output) == ""
+    record = {
+        "epoch": 1, "loss": 2.0, "miou": 0.15, "miou_classes": 13, "pixel_accuracy": 0.5, "protocol": "whole",
+        "rate": 1e-5, "images_per_second": 1.2, "gate_mean": 0.5, "gate_spread": 0.1, "per_class_iou": {},
+    }  # fmt: skip
+    Display(main=True).epoch(record, 3)
+    assert differs(next(text for text in printed if text.startswith("epoch")), capsys.readouterr().err) == ""
 
 
 # ---- links ----------------------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """The package as a whole: who imports whom, what is public, how fast the command line answers."""
 
 import ast
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import ordnet
 from ordnet.config import Settings, override, parse
@@ -58,6 +61,59 @@ def test_imports_point_down_only():
                 if ROW[other] <= ROW[own]:
                     upward.append(f"{path.relative_to(PACKAGE)} imports {module}")
     assert not upward
+
+
+def test_modules_are_few_and_of_a_size_to_read():
+    lengths = {
+        str(path.relative_to(PACKAGE)): len(path.read_text().splitlines())
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert len(lengths) <= 130
+    assert statistics.median(lengths.values()) >= 110
+    assert {name: lines for name, lines in lengths.items() if lines > 350} == {}
+
+
+def test_a_parse_passes_through_few_files(tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (96, 128, 3), np.uint8)).save(tmp_path / "small.jpg")
+    parser = ordnet.load("outdoor")
+    parser(tmp_path / "small.jpg")  # imports on first use are not part of the way
+    files = set()
+
+    def look(frame, event, argument):
+        if event == "call" and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+            files.add(Path(frame.f_code.co_filename).relative_to(PACKAGE).as_posix())
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        parser(tmp_path / "small.jpg")
+    finally:
+        sys.setprofile(before)
+    assert "model/network.py" in files
+    assert len(files) <= 14, sorted(files)
+
+
+def test_nobody_outside_model_asks_for_the_class_of_a_part():
+    """Blocks and backbones answer for themselves (model/parts.py)."""
+    kinds = {"Block", "Backbone"}
+    for _ in range(3):  # children of children
+        for path in (PACKAGE / "model").rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and kinds & {getattr(base, "id", "") for base in node.bases}:
+                    kinds.add(node.name)
+    concrete = kinds - {"Block", "Backbone"}
+    assert {"OmniRange", "DANet", "Tiny"} <= concrete
+    asked = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] != "model"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") in ("isinstance", "issubclass")
+        and concrete & {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+    ]
+    assert not asked
 
 
 def test_every_part_has_a_layer():
@@ -125,7 +181,7 @@ def test_user_errors_have_no_traceback():
 def test_unknown_settings_are_refused():
     with pytest.raises(OrdnetError, match=r"training.epoch: there is no such setting; there are epochs"):
         parse({"training": {"epoch": 3}}, "file")
-    with pytest.raises(OrdnetError, match=r"--set training.epoch=3: training has no setting 'epoch'; there are epochs"):
+    with pytest.raises(OrdnetError, match=r"training has no setting 'epoch', perhaps epochs; there are epochs"):
         override(Settings(), ["training.epoch=3"])
     with pytest.raises(OrdnetError, match=r"training.epochs: .* got -1"):
         override(Settings(), ["training.epochs=-1"])

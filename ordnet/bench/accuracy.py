@@ -55,7 +55,7 @@ def contestants(asked: str | None) -> tuple[list[str], str]:
 def plan(
     data: str, names: Sequence[str], seconds: float, seeds: int, split: str, recipe: str, changes: Sequence[str]
 ) -> list[Cell]:
-    """All cells, seed by seed: the whole table is there early, if only with one seed."""
+    """All cells, seed by seed, so that the whole table is there early, if only with one seed."""
     settings = settings_of(recipe)
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"name": data})})
     settings = override(settings, list(changes))
@@ -101,7 +101,7 @@ def _path(cell: Cell, out: Path) -> Path:
 
 
 def _run(cell: Cell, out: Path) -> None:
-    """In a process of its own, which ends with this one; what it says goes to a file beside its figures."""
+    """Run a cell in a process of its own, which ends with this one; its output goes to a file beside its figures."""
     path = _path(cell, out)
     log = path.with_suffix(".log")
     out.mkdir(parents=True, exist_ok=True)

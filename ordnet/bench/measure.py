@@ -115,8 +115,9 @@ _COLUMNS = {
 
 
 def show(title: str, rows: list[Measurement], json_path: Path | None) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from ordnet.progress import plain_console
 
     table = Table(title=title, title_justify="left")
     table.add_column("method")
@@ -129,9 +130,7 @@ def show(title: str, rows: list[Measurement], json_path: Path | None) -> None:
     for row in rows:
         cells = [_COLUMNS[key][1](getattr(row, key)) if getattr(row, key) is not None else "–" for key in columns]
         table.add_row(row.name, *cells, *(_cell(row.extra.get(key)) for key in extras))
-    console = Console()
-    # into a file or a pipe the table goes in full width
-    (console if console.is_terminal else Console(width=160)).print(table)
+    plain_console(pipe_width=160).print(table)
     if json_path:
         write_text(json_path, json.dumps([row.plain() for row in rows], indent=1) + "\n")
 

@@ -74,7 +74,7 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
     """A contestant's network at its start, its backbone filled with the recipe's weights."""
     torch.manual_seed(seed)
     if contestant in NETWORKS:
-        if settings.model.backbone != ENCODER:
+        if settings.model.backbone not in (ENCODER, f"{ENCODER}_full"):
             raise OrdnetError(
                 f"smp's networks are compared with the {ENCODER} backbone only, not {settings.model.backbone}: "
                 f"leave them out with --contestants"
@@ -82,6 +82,8 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
         file, _ = pretrained.chosen(settings.model.weights, settings.model.backbone)
         return SmpNetwork(contestant, classes, file)
     changes = dict(OURS[contestant])
+    if changes["decoder"] == "plain":  # as dilated networks take it: the classifier's layer is made for small maps
+        changes["backbone"] = settings.model.backbone.removesuffix("_full")
     if changes["variant"] in WITHOUT_BLOCK:
         changes |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
     return build_from(settings.model.model_copy(update=changes), classes)
@@ -121,9 +123,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             freeze_norms(net)
         set_rate(optimizer, spent, cell.seconds, training)
         parts = take_step(accelerator, model, optimizer, next(stream), training, step)
-        if averaged:
-            averaged.update(net)
         step += 1
+        if averaged:
+            averaged.update(net, step)
         spent += time.process_time() - begun
         if looks and spent >= looks[0]:
             looks = [at for at in looks if at > spent]
@@ -171,14 +173,6 @@ def main(asked: dict[str, Any], out: Path) -> None:
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
     cell = Cell(**{**asked, "settings": parse(asked["settings"], "the cell")})
     write_text(out, json.dumps(run_cell(cell), indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    try:
-        main(json.loads(sys.argv[1]), Path(sys.argv[2]))
-    except OrdnetError as error:
-        print(f"ordnet: {error}", file=sys.stderr)
-        sys.exit(1)
 
 
 PREFIX = "smp-"
@@ -278,3 +272,11 @@ def load_encoder(encoder: nn.Module, file: WeightFile) -> None:
             f"--contestants"
         )
     encoder.load_state_dict({key: given[key].to(value.dtype) for key, value in own.items()}, strict=False)
+
+
+if __name__ == "__main__":
+    try:
+        main(json.loads(sys.argv[1]), Path(sys.argv[2]))
+    except OrdnetError as error:
+        print(f"ordnet: {error}", file=sys.stderr)
+        sys.exit(1)

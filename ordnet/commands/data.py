@@ -179,6 +179,35 @@ def correlate(
     typer.echo(f"wrote {out}")
 
 
+@app.command()
+def shards(
+    name: Name,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The new folder; must not exist, or be empty.")],
+    split: Annotated[
+        list[str] | None, typer.Option(help="Only this split; may be repeated. Train, val and test without it.")
+    ] = None,
+    pictures: Annotated[int, typer.Option(min=1, max=1_000_000, help="Pictures in a shard.")] = 1000,
+) -> None:
+    """Pack a data set into tar files, for disks that dislike many files.
+
+    There will be SPLIT-000.tar, SPLIT-001.tar, … with pictures as they are and labels as class ids, and classes.txt: to
+    be used as tar:DIR. Either everything is written or nothing.
+    """
+    from ordnet.data.tar import write_shards
+    from ordnet.progress import progress
+
+    opened, failed = _open_splits(name, split or ("train", "val", "test"))
+    if failed.keys() - ({"test"} if not split else set()):
+        raise OrdnetError("\n".join(failed.values()))
+    with progress() as bar:
+        task = bar.add_task("pictures", total=sum(len(dataset.ids) for dataset in opened))
+        with _writing(out):
+            written = write_shards(opened, out, pictures, lambda: bar.advance(task))
+    for dataset in opened:
+        typer.echo(f"{dataset.split}: {len(dataset.ids):,} pictures in {written[dataset.split]:,} shards")
+    typer.echo(f"wrote {out}: ordnet data check tar:{out}")
+
+
 app.command("import")(import_annotations)
 
 
@@ -199,7 +228,7 @@ def _open_splits(name: str, splits: Sequence[str]) -> tuple[list["Dataset"], dic
 
 
 def _plain(found: Sequence["Correlation"]) -> list[dict[str, Any]]:
-    """For JSON, which has no NaN."""
+    """Plain values for JSON, which has no NaN."""
 
     def number(value: float) -> float | None:
         return None if math.isnan(value) else round(value, 6)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ordnet.config import TrainingConfig
 from ordnet.data.check import Problem, Scan
 from ordnet.data.dataset import Dataset, notes_of
 from ordnet.data.importers.convert import BACKGROUND, Written
@@ -15,6 +14,8 @@ from ordnet.data.labels import IGNORE
 from ordnet.data.statistics import remarks, size_remark
 from ordnet.errors import shown
 from ordnet.evaluation.correlation import Correlation
+from ordnet.progress import plain_console
+from ordnet.recipes import folder_default
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +26,7 @@ _SHOWN = 20
 
 def checked(name: str, datasets: Sequence[Dataset], scans: Mapping[str, Scan], remarks: Sequence[str]) -> None:
     """Raw id → class → name → pixels → images over all splits, and what deserves a look without being wrong."""
-    console = _console()
+    console = plain_console()
     total = Scan()
     for found in scans.values():
         total.add(found)
@@ -52,7 +53,7 @@ def checked(name: str, datasets: Sequence[Dataset], scans: Mapping[str, Scan], r
 
 def problems(found: Sequence[Problem]) -> None:
     """The problems under their headings, at most twenty lines of them."""
-    console = _console()
+    console = plain_console()
     if not found:
         _line(console, "nothing is wrong")
         return
@@ -70,7 +71,7 @@ def problems(found: Sequence[Problem]) -> None:
 
 
 def statistics(values: Mapping[str, Any]) -> None:
-    console = _console()
+    console = plain_console()
     title = f"{values['data']}, {values['split']}: {values['images']:,} images"
     _line(console, title)
     table = _table(["class", "name"], ["pixels", "share", "images", "weight"])
@@ -92,7 +93,7 @@ def statistics(values: Mapping[str, Any]) -> None:
 
 
 def correlations(title: str, found: Sequence[Correlation]) -> None:
-    console = _console()
+    console = plain_console()
     _line(console, title)
     table = _table(["patches"], ["inside patches", "between patches", "ratio"])
     for result in found:
@@ -103,7 +104,7 @@ def correlations(title: str, found: Sequence[Correlation]) -> None:
 
 
 def imported(written: Written, out: Path, background: bool) -> None:
-    console = _console()
+    console = plain_console()
     counts = ", ".join(f"{name} {count:,}" for name, count in written.splits.items())
     rest = f"class 0, {BACKGROUND}" if background else "ignored"
     _line(console, f"wrote {out}: {counts}; {len(written.classes)} classes")
@@ -120,7 +121,8 @@ def _notes(datasets: Sequence[Dataset], scans: Mapping[str, Scan]) -> list[str]:
     for dataset in datasets:
         found = scans[dataset.split]
         notes += remarks(dataset, found.pixels, found.empty)
-        if dataset.name == "folder" and (advice := size_remark(found.sizes, TrainingConfig().crop)):
+        long_sides = [max(size) for size, times in found.sizes.items() for _ in range(times)]
+        if dataset.name == "folder" and (advice := size_remark(long_sides, folder_default().settings.training.crop)):
             notes.append(advice)
         copies = len(found.digests) - len(set(found.digests.values()))
         if copies:
@@ -147,12 +149,3 @@ def _table(words: Sequence[str], numbers: Sequence[str]) -> "Table":
     for heading in numbers:
         table.add_column(heading, justify="right")
     return table
-
-
-def _console() -> "Console":
-    """Prints text as it is: a class may well be called [bold]."""
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    # a pipe has no width: do not fold tables for it
-    return console if console.is_terminal else Console(width=140, markup=False, highlight=False)

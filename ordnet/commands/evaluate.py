@@ -79,19 +79,19 @@ def _bar() -> Iterator[Callable[[int, int], object]]:
 
 
 def _print(figures: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from ordnet.evaluation.confusion import remarks
+    from ordnet.progress import plain_console
 
     details = ", ".join(
         f"{key} {figures[key]}" for key in ("scales", "flips", "base", "crop", "without") if key in figures
     )
     title = f"{figures['data']} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
     title += f" ({details})" if details else ""
-    console = Console()
+    console = plain_console()
     # not as the table's title, which would be broken at the table's width
-    console.print(title, highlight=False, markup=False, soft_wrap=True)
+    console.print(title, soft_wrap=True)
     table = Table()
     table.add_column("class")
     columns = {"IoU": "iou", "precision": "precision", "recall": "recall", "F1 (Dice)": "f1"}
@@ -116,7 +116,7 @@ def _print(figures: dict[str, Any]) -> None:
         table.add_row(name, _number(value))
     console.print(table)
     for remark in remarks(figures):
-        console.print(remark, highlight=False, markup=False, soft_wrap=True)
+        console.print(remark, soft_wrap=True)
     for message in figures.get("broken", []):
         print(f"left out: {message}")
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ordnet.inference.onnx.quantise import Calibration
     from ordnet.model.checkpoint import Checkpoint
     from ordnet.paper import Results, Row
+    from ordnet.recipes import Recipe
 
 
 class _Models(TyperGroup):
@@ -151,6 +152,9 @@ def _calibration(data: str) -> "Callable[[Checkpoint], Calibration]":
 def recipes(
     name: Annotated[str | None, typer.Argument(help="One recipe: its command and all its settings.")] = None,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's result tables, and how to get our rows.")] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="What the paper's recipes, or one of them, cost on GPUs: an estimate.")
+    ] = False,
 ) -> None:
     """The recipes, with command, cost and score."""
     from ordnet.errors import OrdnetError
@@ -159,8 +163,16 @@ def recipes(
 
     if paper and name is not None:
         raise OrdnetError(f"either one recipe ({name}) or the paper's tables (--paper), not both")
+    if paper and cost:
+        raise OrdnetError("either the paper's tables (--paper) or the costs of its recipes (--cost), not both")
     if paper:
         _paper()
+        return
+    if cost:
+        chosen = [recipe_of(name)] if name else [recipe for recipe in known().values() if recipe.pictures]
+        if not chosen[0].pictures:
+            raise OrdnetError(f"--cost is about the paper's recipes: how many pictures {name} has depends on your data")
+        _costs(chosen) if len(chosen) > 1 else _cost(chosen[0])
         return
     if name is not None:
         recipe = recipe_of(name)
@@ -171,25 +183,22 @@ def recipes(
         print(f"{recipe.name}: {recipe.about}")
         print(f"    {recipe.command}")
         print(f"    cost: {recipe.cost} · paper: {recipe.paper} · ours: {recipe.ours}")
-    print("\nFILE is the backbone trained on ImageNet (docs/training.md); without it the scores are not reached.")
+    print("\nBackbones start with ImageNet weights, fetched once (docs/training.md): without them scores are lower.")
 
 
 _REMARKS = (
     "* the best of its column",
-    "FILE is the backbone trained on ImageNet (docs/training.md).",
+    "Backbones start with ImageNet weights, fetched once (docs/training.md).",
     "Scored is last.safetensors: best.safetensors was chosen by its score on val.",
     "The ablations: ordnet ablate branches|patches|gate|fusion. The compute table: ordnet bench block.",
 )
 
 
 def _paper() -> None:
-    from rich.console import Console
-
     from ordnet.paper import RESULTS
+    from ordnet.progress import plain_console
 
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:  # into a file or a pipe
-        console = Console(highlight=False, markup=False, width=100)
+    console = plain_console(pipe_width=100)
     for results in RESULTS:
         console.print(_table(results))
         console.print(results.protocol)
@@ -246,3 +255,90 @@ def _print_commands(console: "Console", results: "Results", row: "Row") -> None:
         console.print(f"  ordnet submit {results.server} {model} --data {data} --out {archive}", soft_wrap=True)
     else:
         console.print(f"  ordnet evaluate {model} --data {data} --protocol encnet", soft_wrap=True)
+
+
+def _costs(chosen: "list[Recipe]") -> None:
+    """What each recipe takes, counted, and the hours that an A100 or several of them would need, estimated."""
+    from ordnet.model.flops import COUNTS, GPUS, counted, estimate
+    from ordnet.progress import plain_console, progress
+
+    a100 = next(gpu for gpu in GPUS if gpu.name == "A100")
+    takes = _columns("counted", "recipe", "pictures", "epochs", "GFLOP/picture", "10¹⁸ in all", "kept MB/picture",
+                     "parameters", "gradients MB")  # fmt: skip
+    hours = _columns("hours on A100s, an estimate", "recipe", *(_count(count, 16) for count in COUNTS))
+    with progress() as bar:
+        for recipe in bar.track(chosen, description="counting operations"):
+            found, epochs = counted(recipe), recipe.settings.training.epochs
+            takes.add_row(
+                recipe.name, f"{recipe.pictures:,}", str(epochs), f"{found.operations / 1e9:,.0f}",
+                f"{found.operations * recipe.pictures * epochs / 1e18:,.2f}", f"{found.kept / 1e6:,.0f}",
+                f"{found.parameters / 1e6:.1f} M", f"{4 * found.parameters / 1e6:,.0f}",
+            )  # fmt: skip
+            hours.add_row(recipe.name, *(f"{estimate(recipe, a100, count).hours:,.1f}" for count in COUNTS))
+    console = plain_console(pipe_width=130)
+    console.print(takes)
+    console.print("Operations of forward and backward; kept is what stays in memory between the two, in 32 bits.\n")
+    console.print(hours)
+    _print_assumptions(console)
+    console.print("One recipe on all kinds of GPUs: ordnet recipes NAME --cost")
+
+
+def _cost(recipe: "Recipe") -> None:
+    """One recipe on every kind of GPU and every number of them: step by step, and where it waits."""
+    from ordnet.model.flops import COUNTS, GPUS, PICTURE, counted, estimate
+    from ordnet.progress import plain_console
+
+    found, batch = counted(recipe), recipe.settings.training.batch_size
+    console = plain_console(pipe_width=130)
+    console.print(
+        f"{recipe.name}: {recipe.pictures:,} pictures, {recipe.settings.training.epochs} epochs; counted: "
+        f"{found.operations / 1e9:,.0f} GFLOP a picture, {found.kept / 1e6:,.0f} MB kept, "
+        f"{found.parameters / 1e6:.1f} M parameters, {found.norms} norms",
+        soft_wrap=True,
+    )
+    table = _columns(
+        "estimated; network, loader, wire and step in milliseconds", "GPUs", "network", "loader", "wire", "step",
+        "pictures/s", "read MB/s", "sent GB/s", "GB each", "hours", "x100", "waits for",
+    )  # fmt: skip
+    for gpu in GPUS:
+        for count in COUNTS:
+            at = estimate(recipe, gpu, count)
+            room = " " if at.memory < 0.9 * gpu.memory else "!"
+            times = (f"{1000 * seconds:,.1f}" for seconds in (at.network, at.loader, at.wire, at.step))
+            table.add_row(
+                f"{gpu.name} x {_count(count, batch)}", *times, f"{at.pictures:,.0f}",
+                f"{at.pictures * PICTURE / 1e6:,.0f}", f"{at.traffic / 1e9:,.1f}", f"{at.memory / 1e9:.1f}{room}",
+                f"{at.hours:,.1f}", f"{estimate(recipe, gpu, count, data=100).hours:,.0f}", at.bottleneck,
+            )  # fmt: skip
+        table.add_section()
+    console.print(table)
+    _print_assumptions(console)
+    console.print("x100: hours with a hundred times the pictures, for as many epochs.")
+    console.print("! more memory than there is: training.micro_batch goes through the same batch in parts.")
+
+
+def _count(count: int, batch: int) -> str:
+    return f"{count} *" if count > batch else str(count)
+
+
+def _columns(title: str, first: str, *others: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column(first, no_wrap=True)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _print_assumptions(console: "Console") -> None:
+    from ordnet.model import flops
+
+    for line in (
+        "* a batch of as many pictures as GPUs, more than the paper's: another recipe, with a rate of its own.",
+        f"An estimate, never measured: 16-bit numbers at {flops.SHARE:.0%} of the peak that the GPU's maker states; "
+        f"{flops.CORES} CPU cores a GPU that read {flops.LOADED} pictures a second each; {flops.PICTURE / 1e6:g} MB a "
+        f"picture; {flops.HOST} GPUs a host, {flops.ETHERNET * 8 / 1e9:.0f} Gbit/s between hosts; gradients in a ring "
+        "while the network computes; evaluations not counted. Times go with one over the share: measure a few steps.",
+    ):
+        console.print(line, soft_wrap=True)

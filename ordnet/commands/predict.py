@@ -23,14 +23,17 @@ def predict(
         str, typer.Argument(help="A checkpoint (.safetensors), an exported .onnx file, or the name of a shipped model.")
     ],
     images: Annotated[
-        list[str], typer.Argument(help="Files, folders, or patterns such as 'photos/*.jpg'; videos such as clip.mp4.")
+        list[str],
+        typer.Argument(
+            help="Files, folders, or patterns such as 'photos/*.jpg'; maps such as ortho.tif; videos such as clip.mp4."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into.")],
     save: Annotated[
         str,
         typer.Option(
             help="Any of overlay, labels (class ids), palette (ids with colours), beside, probabilities (of all "
-            "classes at every pixel, .npz), coco (masks as COCO JSON); with commas."
+            "classes at every pixel, .npz), coco (masks as COCO JSON), polygons (GeoJSON); with commas."
         ),
     ] = "overlay,labels,palette",
     strength: Annotated[float, typer.Option(min=0, max=1, help="How much the colours cover of the picture.")] = 0.5,
@@ -47,6 +50,16 @@ def predict(
             "size that the model was trained for.",
         ),
     ] = None,
+    bands: Annotated[
+        str | None,
+        typer.Option(metavar="R,G,B", help="Maps: the bands to see, counted from 1; a single one is grey."),
+    ] = None,
+    stretch: Annotated[
+        bool,
+        typer.Option(
+            "--stretch", help="More than 8 bits: the darkest half per cent becomes black, the lightest white."
+        ),
+    ] = False,
     smooth: Annotated[
         float,
         typer.Option(min=0, max=0.99, help="Videos: the share that earlier frames keep; 0.5 to 0.8 calm flicker."),
@@ -64,6 +77,10 @@ def predict(
 
     For clip.mp4 there will be clip.overlay.mp4 at the same rate and size, clip.areas.csv with the share of every class
     in each frame, and clip.json (extra `video`). A camera (/dev/video0) or a stream (rtsp://…) ends with Ctrl-C.
+
+    Maps and pictures too large for memory are read in windows (extra `geo`). For ortho.tif there will be
+    ortho.labels.tif with the same georeference, ortho.overlay.png as a smaller copy to look at, and on request
+    ortho.polygons.geojson. Georeferenced maps are seen at their own size unless --long-side says otherwise.
 
     Pictures that cannot be read are named at the end, with exit code 1. With torchrun the processes share the pictures.
     """
@@ -83,8 +100,10 @@ def predict(
     with progress() as bar:
         if pictures:
             saved = tuple(word.strip() for word in save.split(",") if word.strip())
-            job = Prediction(model, pictures, out, saved, **options)
+            job = Prediction(model, pictures, out, saved, bands=_numbers(bands), stretch=stretch, tell=print, **options)
             done, skipped, failed = _run(job, bar, force)
+            if rank == 0:
+                print(*job.remarks, sep="\n", end="\n" if job.remarks else "", file=sys.stderr)
             failures[f"{len(failed):,} of {len(job.pictures):,} pictures failed"] = failed
             print(f"{done:,} parsed, {skipped:,} were done already → {out}")
             if "coco" in saved and world == 1:
@@ -118,6 +137,13 @@ def _film(job: "VideoPrediction", bar: "Progress", force: bool) -> list[str]:
             failed.append(str(error) if video in str(error) else f"{video}: {error}")
         bar.remove_task(task)
     return failed
+
+
+def _numbers(bands: str | None) -> list[int] | None:
+    words = [word.strip() for word in bands.split(",")] if bands is not None else []
+    if not all(word.isascii() and word.isdecimal() and len(word) < 6 for word in words):
+        raise OrdnetError(f"--bands {bands}: expected numbers with commas, such as 4,3,2")
+    return [int(word) for word in words] or None
 
 
 def _own_device(device: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`ordnet serve`: a page and an API around one model."""
+"""`ordnet serve`: a page and an API around one or more models."""
 
 from typing import Annotated
 
@@ -8,7 +8,14 @@ from ordnet.errors import OrdnetError
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="A shipped model's name, a .safetensors or an .onnx file.")] = "outdoor",
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="Shipped models' names, .safetensors or .onnx files, between which the page can switch; all shipped "
+            "models without any.",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
     max_megabytes: Annotated[float, typer.Option(min=0.001, help="The largest file that is taken.")] = 20,
@@ -47,6 +54,7 @@ def serve(
         keep=round(keep * 1e6), connections=connections, per_address=max(4, connections // 2),
     )  # fmt: skip
     with bound(host, port) as listener:
+        from ordnet.model.card import shipped_models
         from ordnet.serve.run import run
 
-        run(model, listener, limits, token, allowed_host or [])
+        run(models or list(shipped_models()), listener, limits, token, allowed_host or [])

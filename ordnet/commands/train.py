@@ -71,8 +71,9 @@ def ablate(
 
 
 def _print(table: "Table") -> None:
-    from rich.console import Console
     from rich.table import Table as Sheet
+
+    from ordnet.progress import plain_console
 
     titles, lines = table.lines()
     sheet = Sheet(title=table.title, title_justify="left", caption=table.note, caption_justify="left")
@@ -80,8 +81,7 @@ def _print(table: "Table") -> None:
         sheet.add_column(title, justify="right" if place else "left", overflow="fold")
     for line in lines:
         sheet.add_row(*line)
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(sheet)
+    plain_console(pipe_width=200).print(sheet)
     print("\n".join(table.order_lines()))
 
 

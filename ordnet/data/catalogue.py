@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ordnet.data import folder
+from ordnet.data import folder, tar
 from ordnet.data.benchmarks import ade20k, camvid, cityscapes, coco_stuff, mapillary, pascal_context, voc
 from ordnet.data.dataset import Dataset
 from ordnet.errors import OrdnetError
@@ -17,6 +17,7 @@ def _scenes(path: str | None, split: str) -> Dataset:
 
 OPENERS: dict[str, Callable[[str | None, str], Dataset]] = {
     "folder": folder.open_split,
+    "tar": tar.open_split,
     "ade20k": ade20k.open_split,
     "ade20k-full": ade20k.open_full_split,
     "pascal-context": pascal_context.open_split,
@@ -45,4 +46,4 @@ def open_dataset(spec: str, split: str) -> Dataset:
 def short_name(spec: str) -> str:
     """The name used in titles: the data set's own, or the folder's for `folder:PATH`."""
     name, _, path = spec.partition(":")
-    return Path(path).name if name == "folder" and path else spec if name == "scenes" else name
+    return Path(path).name if name in ("folder", "tar") and path else spec if name == "scenes" else name

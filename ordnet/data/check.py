@@ -24,6 +24,7 @@ from ordnet.data.dataset import Dataset, size_advice
 from ordnet.data.labels import IGNORE, OutsideClasses
 from ordnet.data.pictures import opened
 from ordnet.data.reading import file_digest
+from ordnet.data.shards import stamp
 from ordnet.data.statistics import label_counts, remarks
 from ordnet.errors import OrdnetError
 
@@ -194,7 +195,7 @@ def _look_at(dataset: Dataset, chunk: range, pictures: bool) -> Scan:
 
 def _missing(dataset: Dataset, index: int, pictures: bool = True) -> list[Problem]:
     files = dataset.files(index)[0 if pictures else 1 :]
-    return [Problem("missing files", name) for name in files if (path := _path(name)) and not path.is_file()]
+    return [Problem("missing files", name) for name in files if _path(name) and stamp(name) is None]
 
 
 def _path(name: str) -> Path | None:

@@ -24,7 +24,7 @@ class Dataset(Protocol):
     """One split of one data set. Reading is stateless, so that workers and processes may share it."""
 
     name: str
-    """As on the command line, without the path: "ade20k", "folder", "scenes"."""
+    """The name given on the command line, without the path: "ade20k", "folder", "scenes"."""
     split: str
     ids: Sequence[str]
     classes: Classes
@@ -70,6 +70,16 @@ def notes_of(dataset: Dataset) -> tuple[str, ...]:
     return getattr(dataset, "notes", ())
 
 
+def starts_of(dataset: Dataset) -> Sequence[int]:
+    """Where each shard's samples begin, where the data set lies in shards."""
+    return getattr(dataset, "starts", ())
+
+
+def neighbours(count: int, rank: int, world: int) -> range:
+    """The places of one of `world` processes that share `count` things so that neighbours stay together."""
+    return range(-(-rank * count // world), -(-(rank + 1) * count // world))
+
+
 class Spread:
     """`count` samples of a split, evenly spread over its first `of` (over all of it without that)."""
 
@@ -91,6 +101,10 @@ class Spread:
         return self._dataset.files(int(self._indices[index]))
 
 
+_SMOOTH = 8
+"""So many values that no class has are hardly classes that were forgotten."""
+
+
 @dataclass
 class FileDataset:
     """One split whose images and labels are files, given as lists of equal length."""
@@ -107,6 +121,8 @@ class FileDataset:
     """The raw values (H, W) of a label file."""
     notes: tuple[str, ...] = ()
     """What a user should be told about how the files were read."""
+    starts: Sequence[int] = ()
+    """Where each shard's samples begin, of a data set in shards."""
 
     def image(self, index: int) -> Image.Image:
         return open_rgb(self.images[index])
@@ -121,12 +137,19 @@ class FileDataset:
         try:
             return self.rule.encode(self.raw(index))
         except OutsideClasses as error:
-            # one value too many at the upper end: the commonest mistake in labels of one's own
-            from_one = self.name == "folder" and set(error.values) == {len(self.classes)} and IGNORE in error.expected
-            advice = (
-                "; if your labels count from 1, write `ignore` as the first line of classes.txt" if from_one else ""
-            )
+            advice = self._advice(error) if self.name in ("folder", "tar") else ""
             raise OutsideClasses(error.values, error.expected, self.labels[index], advice) from None
+
+    def _advice(self, error: OutsideClasses) -> str:
+        """The commonest mistakes in labels of one's own."""
+        if set(error.values) == {len(self.classes)} and IGNORE in error.expected:
+            return "; if your labels count from 1, write `ignore` as the first line of classes.txt"
+        if len(error.values) >= _SMOOTH:
+            return (
+                "; so many values come from smoothing: save masks with hard edges, and shrink or enlarge them by "
+                "nearest neighbour"
+            )
+        return ""
 
     def files(self, index: int) -> tuple[str, str]:
         return self.images[index], self.labels[index] if self.labels else ""
@@ -220,7 +243,7 @@ def search_root(path: str | None, inside: Sequence[str], holds: Sequence[str]) -
 
 
 def find_root(name: str, path: str | None, inside: Sequence[str], holds: Sequence[str], tree: str) -> Path:
-    """As `search_root`, but finding none is an error that shows the `tree` to expect."""
+    """Like `search_root`, but finding none is an error that shows the expected `tree`."""
     root = search_root(path, inside, holds)
     if root is not None:
         return root

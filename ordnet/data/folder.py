@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ordnet.data.class_list import HELP, ClassList, read_class_list
-from ordnet.data.dataset import FileDataset, Files, find_root, first_few, read_ids
+from ordnet.data.dataset import FileDataset, Files, find_root, first_few, read_ids, search_root
 from ordnet.data.label_files import LABEL_ENDINGS, LOSSY_ENDINGS, far_apart, read_label, read_lossy
 from ordnet.data.labels import IGNORE
 from ordnet.data.pictures import IMAGE_ENDINGS, unreadable_words
@@ -38,10 +38,16 @@ _COUNTED = 5000
 hardly ever falls into one part only."""
 _SUFFIXES = ("_mask", "_label", "_labels", "_seg", "_segmentation", "_gt", "-mask", "-label", ".mask", ".label")
 
+_USUAL = {
+    "images": ("images", "image", "imgs", "img", "jpegimages", "pictures", "photos", "rgb"),
+    "labels": ("labels", "label", "masks", "mask", "annotations", "annotation", "segmentationclass", "gt"),
+}
+"""How others name the two folders."""
+
 
 def open_split(path: str | None, split: str) -> FileDataset:
     """One split: that of the list `split`.txt, or a part of the automatic division."""
-    root = find_root("folder", path, (), ("images", "labels"), TREE)
+    root = _find(path)
     whole = _Folder(root)
     notes: tuple[str, ...] = ()
     if (root / f"{split}.txt").exists():
@@ -57,13 +63,47 @@ def open_split(path: str | None, split: str) -> FileDataset:
 
 def write_split(path: str) -> tuple[Path, Path]:
     """Write train.txt and val.txt as they would be chosen without them. Existing lists are not touched."""
-    root = find_root("folder", path, (), ("images", "labels"), TREE)
+    root = _find(path)
     if there := _lists(root):
         raise OrdnetError(f"{' and '.join(map(str, there))} exist already: remove them to have the split chosen anew")
     parts, _ = _Folder(root).divided()
     for split, ids in parts.items():
         write_text(root / f"{split}.txt", "".join(f"{key}\n" for key in ids))
     return root / "train.txt", root / "val.txt"
+
+
+def _find(path: str | None) -> Path:
+    """The folder; where its parts have other names or places, an error that says what to rename or move."""
+    parts = ("images", "labels")
+    base = Path(path or "").expanduser()
+    if path and search_root(path, (), parts) is None and (advice := _advice(base)):
+        raise OrdnetError(f"folder: no images/ and labels/ in {base}: {advice}. Expected is\n{TREE}")
+    return find_root("folder", path, (), parts, TREE)
+
+
+def _advice(root: Path) -> str:
+    """What to do about folders under other names, or about parts with folders of their own."""
+    try:
+        there = {entry.name: entry.is_dir() for entry in sorted(root.iterdir())}
+        folders = {name: {inner.name for inner in (root / name).iterdir()} for name, is_dir in there.items() if is_dir}
+    except OSError:
+        return ""
+    for part, inside in folders.items():
+        if (pictures := _named(inside, "images")) and (labels := _named(inside, "labels")):
+            return (
+                f"move {part}/{pictures}/ to images/{part}/ and {part}/{labels}/ to labels/{part}/, and write the "
+                f"pictures' names, `{part}/NAME`, into train.txt or val.txt"
+            )
+    if renamed := [f"{old}/ to {new}/" for new in _USUAL if (old := _named(folders, new)) not in ("", new)]:
+        return f"rename {' and '.join(renamed)}"
+    if any(name.lower().endswith(IMAGE_ENDINGS) for name in there):
+        return "it holds pictures itself: move them into images/, their labels into labels/"
+    return ""
+
+
+def _named(names: Collection[str], what: str) -> str:
+    """That of the names which is usual for pictures ("images") or for labels; empty if there is none."""
+    return next((name for name in names if name.lower() in _USUAL[what]), "")
 
 
 class _Folder:
@@ -122,8 +162,9 @@ class _Folder:
             if present
             else f"labels of more than {_COUNTED:,} are not read for it"
         )
+        are = "picture is" if len(parts["train"]) == 1 else "pictures are"
         notes = [
-            f"{self.root} has no train.txt and val.txt: {len(parts['train']):,} pictures are for training and "
+            f"{self.root} has no train.txt and val.txt: {len(parts['train']):,} {are} for training and "
             f"{len(parts['val']):,} for validation, chosen by a hash of their ids, {how}"
         ]
         if present:

@@ -34,10 +34,15 @@ _STAMP = "ordnet-source"
 
 
 def read_index(path: str) -> np.ndarray:
-    """Raw values (H, W) of a grey (1 to 16 bits) or paletted picture; of the latter the indices."""
+    """Raw values (H, W) of a grey (1 to 16 bits) or paletted picture; of the latter the indices.
+
+    Colour pictures in which red, green and blue are the same everywhere are grey ones too.
+    """
     with opened(path) as image:
         spread = _SPREAD.get(_stored_mode(image), 1)
         raw = np.asarray(image)
+    if raw.ndim == 3 and (raw[..., :3] == raw[..., :1]).all() and not (raw[..., 3:] != 255).any():
+        raw = raw[..., 0]
     if raw.ndim != 2 or raw.dtype.kind not in "uib":
         raise OrdnetError(
             f"{path} is a colour picture ({image.mode}), but a label holds one class index per pixel: save it as an "

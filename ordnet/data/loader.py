@@ -1,15 +1,17 @@
 """Batches for training, single pictures for evaluation.
 
 The order of an epoch is a pure function of (seed, epoch), a sample of (seed, epoch, index): the same samples come
-whatever the number of workers and processes, and a run can resume at any step.
+whatever the number of workers and processes, and a run can resume at any step. That holds for shards too, where each
+place of the batch reads its own part of a row of shuffled shards, and a process has the places that stand together.
 """
 
 import ctypes
 import os
 import signal
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,8 +25,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from ordnet.config import DataConfig
 from ordnet.data.augment import augment, fit_long_side, generator
 from ordnet.data.dataset import Dataset as Split
-from ordnet.data.dataset import read_pair
+from ordnet.data.dataset import neighbours, read_pair, starts_of
 from ordnet.errors import OrdnetError
+
+# torch counts the cores of this process; a loading process more than that does no harm, and training says its own word
+warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 _REPLACEMENTS = 100
 """So many broken samples in a row end the run even with skip_broken: then the data set is not there at all."""
@@ -72,14 +77,16 @@ class Batches:
             raise OrdnetError(f"a batch of {batch_size} cannot be shared evenly by {world} processes")
         if self.count < batch_size:
             limited = f" (data.limit is {settings.limit})" if self.count < len(dataset.ids) else ""
+            fits = self.count // world * world
+            such = f", such as --set training.batch_size={fits}" if fits else ""
             raise OrdnetError(
                 f"{dataset.name} has {self.count} samples in its {dataset.split} split{limited}, fewer than one batch "
-                f"of {batch_size}: use a smaller training.batch_size"
+                f"of {batch_size}: use a smaller training.batch_size{such}"
             )
         self.steps = self.count // batch_size
         self.broken: Counter[str] = Counter()
         """With skip_broken: what was wrong with the samples that others stood in for → how often."""
-        self._shares = _Shares(self.count, batch_size, seed, rank, world)
+        self._shares = _Shares(self.count, batch_size, seed, rank, world, starts_of(dataset))
         samples = _Augmented(dataset, settings, crop, seed, self.count)
         self._loader: DataLoader[Any] = DataLoader(
             samples,
@@ -114,10 +121,14 @@ class Batches:
             worker.join()
 
 
-def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """All indices below `count`, shuffled."""
+def order(count: int, seed: int, epoch: int, starts: Sequence[int] = ()) -> np.ndarray:
+    """The indices below `count`, shuffled; of a data set in shards, which begin at `starts`, shard after shard."""
     # the last number keeps this stream apart from those of the samples
-    return np.random.default_rng((seed, epoch, 0, 1)).permutation(count)
+    rng = np.random.default_rng((seed, epoch, 0, 1))
+    if not starts:
+        return rng.permutation(count)
+    shards = np.split(np.arange(count), [start for start in starts if 0 < start < count])
+    return np.concatenate([rng.permutation(shards[place]) for place in rng.permutation(len(shards))])
 
 
 def fitted_pair(dataset: Split, index: int, long_side: int | None) -> tuple[Image.Image, np.ndarray]:
@@ -142,7 +153,9 @@ def examples(
     With `long_side` larger pictures and their labels are shrunk, as training does with data.long_side.
     A broken sample stops the iteration, or, where a list is given, is left out and its message appended to that.
     """
-    mine = range(rank, len(dataset.ids), world)
+    count = len(dataset.ids)
+    # pictures of one shard stay together; others are dealt out, so that all have large and small ones
+    mine = neighbours(count, rank, world) if starts_of(dataset) else range(rank, count, world)
     loader: DataLoader[Any] = DataLoader(_Whole(dataset, long_side), batch_size=None, sampler=mine, **_workers(workers))
     for index, loaded in zip(mine, _guarded(loader, raising=broken is None), strict=True):
         if isinstance(loaded, _Failure):
@@ -163,16 +176,20 @@ class _Failure:
 class _Shares(Sampler[list[tuple[int, int]]]):
     """Which (epoch, index) samples this process reads at each step. Workers learn the epoch from the sample's key."""
 
-    def __init__(self, count: int, batch_size: int, seed: int, rank: int, world: int) -> None:
+    def __init__(
+        self, count: int, batch_size: int, seed: int, rank: int, world: int, starts: Sequence[int] = ()
+    ) -> None:
         self.epoch = self.start = 0
-        self._count, self._batch, self._seed = count, batch_size, seed
+        self._count, self._batch, self._seed, self._starts = count, batch_size, seed, starts
         share = batch_size // world
         self._mine = slice(rank * share, (rank + 1) * share)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        indices = order(self._count, self._seed, self.epoch)
-        for step in range(self.start, self._count // self._batch):
-            batch = indices[step * self._batch : (step + 1) * self._batch]
+        steps = self._count // self._batch
+        indices = order(self._count, self._seed, self.epoch, self._starts)[: steps * self._batch]
+        # shards: place b of the batch goes through the b-th part of the row, whatever process has that place
+        batches = indices.reshape(self._batch, steps).T if self._starts else indices.reshape(steps, self._batch)
+        for batch in batches[self.start :]:
             yield [(self.epoch, int(index)) for index in batch[self._mine]]
 
 

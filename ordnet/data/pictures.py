@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
 from ordnet.data.reading import check_header, regular_file
+from ordnet.data.shards import INSIDE, member
 from ordnet.errors import OrdnetError
 
 Source = str | Path | BinaryIO
@@ -76,15 +77,33 @@ def open_rgb(
     with opened(source, largest, formats) as image:
         if at_least is not None:
             image.draft(None, at_least[::-1] if _orientation(image) in _SIDEWAYS else at_least)
+        if stretch and isinstance(source, str | Path) and _deep_colours(image):
+            return _turned(_stretched_colours(Path(source)), image)
         image.load()
         return upright_rgb(image, stretch)
 
 
 def upright_rgb(image: Image.Image, stretch: bool = False) -> Image.Image:
     """An opened picture as 8-bit RGB, turned as its EXIF data says."""
-    move = _UPRIGHT.get(_orientation(image))
-    picture = as_rgb(image, stretch)
+    return _turned(as_rgb(image, stretch), image)
+
+
+def _turned(picture: Image.Image, stored: Image.Image) -> Image.Image:
+    move = _UPRIGHT.get(_orientation(stored))
     return picture if move is None else picture.transpose(move)
+
+
+def _deep_colours(image: Image.Image) -> bool:
+    """Whether the file has colours of 16 bits, of which Pillow would give the upper half."""
+    return image.mode in ("RGB", "RGBA", "LA") and ";16" in str(getattr(image, "tile", ""))
+
+
+def _stretched_colours(path: Path) -> Image.Image:
+    """16-bit colours, each band stretched; only GDAL reads them with all their bits."""
+    from ordnet.data.raster import Raster
+
+    with Raster(path, stretch=True) as raster:
+        return Image.fromarray(raster[: raster.shape[0], : raster.shape[1]])
 
 
 def as_rgb(image: Image.Image, stretch: bool = False) -> Image.Image:
@@ -110,15 +129,15 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
     largest = largest_pixels() if largest is None else largest
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
     if isinstance(source, str | Path):
-        regular_file(source)
+        source = (member(source) if INSIDE in str(source) else None) or regular_file(source)
     try:
         _check(source)
         with _open(source, formats) as image:
             if image.width * image.height > largest:
                 raise OrdnetError(
                     f"{image.width} x {image.height} pixels are more than the {largest:,} that are read at once: "
-                    f"cut the picture into tiles, or set ORDNET_MAX_PIXELS={image.width * image.height} and have the "
-                    "memory for it"
+                    f"`ordnet predict` reads larger ones in windows with the extra `geo` (pip install 'ordnet[geo]'); "
+                    f"or set ORDNET_MAX_PIXELS={image.width * image.height} and have the memory for it"
                 )
             yield image
     except OrdnetError as error:
@@ -126,8 +145,10 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
     except FileNotFoundError:
         raise OrdnetError(f"no picture at {name}") from None
     except UnidentifiedImageError:
+        ending = Path(name).suffix.lower()
+        known = f"{ending} cannot be read here, convert it to JPEG or PNG" if ending in UNREADABLE else ""
         raise OrdnetError(
-            f"{name} is not a picture that Pillow can read: empty, cut off, or in another format"
+            f"{name} is not a picture that Pillow can read: {known or 'empty, cut off, or in another format'}"
         ) from None
     except Exception as error:  # Pillow's decoders raise whatever they stumble over in broken data
         raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None
@@ -192,7 +213,9 @@ def _orientation(image: Image.Image) -> int:
 def _eight_bits(pixels: np.ndarray) -> np.ndarray:
     """16-bit grey values (0…65535) → 8-bit, rounded."""
     if pixels.dtype.kind not in "ui" or pixels.min(initial=0) < 0 or pixels.max(initial=0) > 65535:
-        raise OrdnetError("32-bit pixels have no fixed white: save the picture with 8 or 16 bits per channel")
+        raise OrdnetError(
+            "32-bit pixels have no fixed white: save the picture with 8 or 16 bits per channel, or use --stretch"
+        )
     return ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
 
 
@@ -216,7 +239,8 @@ class Listed:
 def find_pictures(
     words: Sequence[str], leave_out: Path | None = None, tell: Callable[[str], object] = lambda message: None
 ) -> list[Listed]:
-    """Pictures by file (any ending), folder (with all folders in it) or pattern such as 'photos/*.jpg', each once.
+    """Pictures by file (any ending), folder (with all folders in it) or pattern such as 'photos/*.jpg', or in shards
+    by tar:PATH; each once.
 
     `leave_out` is a folder whose pictures do not count: that of the results. `tell` is given a sentence about files in
     formats that cannot be read, where a folder has some.
@@ -247,6 +271,10 @@ def unreadable_words(found: Mapping[str, int]) -> str:
 
 def _expanded(word: str, unreadable: Counter[str]) -> list[tuple[Path, str]]:
     """Absolute paths and names with ending. Files of a folder whose format cannot be read are counted."""
+    if word.startswith("tar:"):
+        from ordnet.data import tar  # which reads pictures
+
+        return [(Path(name).absolute(), f"{key}{Path(name).suffix}") for name, key in tar.pictures(word)]
     path = Path(word).expanduser()
     if path.is_dir():
         unreadable.update(

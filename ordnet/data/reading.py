@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ordnet.data.shards import member
 from ordnet.errors import OrdnetError
 
 _LARGEST_TEXT = 100_000_000
@@ -34,6 +35,8 @@ def regular_file(path: str | Path) -> Path:
 def read_text(file: Path, missing: str, errors: str = "strict") -> str:
     """The text of a UTF-8 file; `missing` says what to do where there is none."""
     try:
+        if (inside := member(file)) is not None:
+            return inside.read(_LARGEST_TEXT).decode("utf-8-sig", errors)
         if regular_file(file).stat().st_size > _LARGEST_TEXT:
             raise OrdnetError(f"{file} has more than {_LARGEST_TEXT:,} bytes: no list of names is that long")
         return file.read_text(encoding="utf-8-sig", errors=errors)
@@ -48,7 +51,7 @@ def read_text(file: Path, missing: str, errors: str = "strict") -> str:
 def file_digest(file: Path) -> str:
     """A hash of the content, read piece by piece: a file may be larger than memory."""
     hashed = hashlib.blake2b(digest_size=16)
-    with regular_file(file).open("rb") as content:
+    with member(file) or regular_file(file).open("rb") as content:
         while piece := content.read(1 << 20):
             hashed.update(piece)
     return hashed.hexdigest()

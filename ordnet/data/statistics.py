@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 
 from ordnet.data.dataset import Dataset
 from ordnet.data.pictures import opened
+from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.progress import progress
@@ -50,12 +51,12 @@ def label_counts(dataset: Dataset, seconds: float | None = None) -> tuple[np.nda
                 task = bar.add_task("counting classes in labels", total=len(dataset.ids), completed=index)
                 advance = partial(bar.advance, task)
             name = dataset.files(index)[1]
-            stamp = _stamp(name)
+            now = list(stamp(name) or (-1, -1))
             entry = kept.get(name)
-            if entry is None or entry[:2] != stamp:
+            if entry is None or entry[:2] != now:
                 row = _count(dataset, index)
                 present = np.flatnonzero(row)
-                entry = [*stamp, present.tolist(), row[present].tolist()]
+                entry = [*now, present.tolist(), row[present].tolist()]
                 kept[name] = entry
                 fresh += 1
             counts[index, entry[2]] = entry[3]
@@ -75,18 +76,10 @@ def _count(dataset: Dataset, index: int) -> np.ndarray:
         return np.zeros(256, np.int64)
 
 
-def _stamp(name: str) -> list[int]:
-    try:
-        status = Path(name).stat()
-    except (OSError, ValueError):  # generated, or missing
-        return [-1, -1]
-    return [status.st_size, status.st_mtime_ns]
-
-
 def _place(dataset: Dataset) -> Path | None:
     """The file that keeps the counts of labels in this folder that are read in this way; none for generated labels."""
     name = dataset.files(0)[1] if len(dataset.ids) else ""
-    if _stamp(name) == [-1, -1]:
+    if stamp(name) is None:
         return None
     read = getattr(dataset, "read", None)
     how = (repr(getattr(read, "func", read)).split(" at ")[0], repr(sorted(getattr(read, "keywords", {}).items())))
@@ -150,18 +143,18 @@ def remarks(dataset: Dataset, pixels: np.ndarray, empty: int) -> list[str]:
             "first line of classes.txt"
         )
     if empty and present:
-        told.append(f"{empty:,} labels of {split} have no pixel that counts")
+        has = "label of {} has" if empty == 1 else "labels of {} have"
+        told.append(f"{empty:,} {has.format(split)} no pixel that counts")
     return told
 
 
-def size_remark(sizes: Mapping[tuple[int, int], int], crop: int) -> str | None:
-    """Advice where pictures, counted by (width, height), are far larger than the `crop` that training sees at once."""
-    long_sides = sorted(max(size) for size, times in sizes.items() for _ in range(times))
-    if not long_sides or (middle := long_sides[len(long_sides) // 2]) < _LARGE * crop:
+def size_remark(sides: Sequence[int], crop: int) -> str | None:
+    """Advice where the long sides of pictures are far larger than the `crop` that training sees at once."""
+    if not sides or (middle := sorted(sides)[len(sides) // 2]) < _LARGE * crop:
         return None
     return (
         f"half of the pictures have a long side of {middle:,} pixels or more, and a training crop of {crop} shows a "
-        f"small part of them; `--set data.long_side={2 * crop}` shrinks them while loading"
+        f"small part of them; `--set data.long_side={2 * crop}` shrinks them while loading, and later while parsing"
     )
 
 
@@ -189,18 +182,23 @@ def class_weights(dataset: Dataset) -> tuple[float, ...]:
     return tuple(float(f"{weight:.4g}") for weight in np.where(share > 0, weights, 1.0))
 
 
-def usual_long_side(dataset: Dataset) -> int | None:
-    """How long the long side of the data set's larger pictures is: 95 of 100 are no longer. None where none is read."""
+def long_sides(dataset: Dataset) -> list[int]:
+    """The long sides of pictures that are evenly spread over the data set; those that cannot be read are left out."""
     count = len(dataset.ids)
     sides = []
     for index in range(0, count, max(1, count // _SIZED)):
-        file = Path(dataset.files(index)[0])
+        file = dataset.files(index)[0]
         try:
-            if file.is_file():
+            if stamp(file) is not None:
                 with opened(file) as picture:  # its header is enough
                     sides.append(max(picture.size))
-            else:  # drawn, or inside something else
+            else:  # drawn
                 sides.append(max(dataset.image(index).size))
         except OrdnetError:
             continue  # a broken picture is somebody else's business
+    return sides
+
+
+def usual_long_side(sides: Sequence[int]) -> int | None:
+    """How long the larger pictures are: 95 of 100 are no longer. None where none was read."""
     return int(np.quantile(sides, 0.95, method="lower")) if sides else None

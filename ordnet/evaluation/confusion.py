@@ -114,7 +114,7 @@ class Confusion:
         return _mean(self.accuracy())
 
     def final_score(self) -> float:
-        """ADE20K's: the mean of pixel accuracy and mean IoU."""
+        """ADE20K's final score: the mean of pixel accuracy and mean IoU."""
         return (self.pixel_accuracy() + self.miou()) / 2
 
 
@@ -159,7 +159,7 @@ def _ratio(part: Any, whole: Any) -> NDArray[np.float64]:
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    """Over the values that are numbers; NaN if none is."""
+    """The mean of the values that are numbers; NaN if none is."""
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else float("nan")
 

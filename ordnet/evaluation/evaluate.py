@@ -237,7 +237,7 @@ def _own_device(name: str | None) -> torch.device | None:
 
 
 def _join_processes() -> bool:
-    """Under torchrun, join the other processes; whether there are any."""
+    """Join the other processes if torchrun has started several; returns whether there are any."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         return False
     distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")

@@ -32,7 +32,7 @@ class Server:
     folder: str
     """Where the predictions stand inside the archive."""
     endings: tuple[str, ...]
-    """Of the archive."""
+    """The file endings that the archive may have."""
     palette: bool = False
     """Paletted PNGs with VOC's colours, or plain grey ones."""
 

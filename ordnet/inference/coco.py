@@ -1,11 +1,16 @@
-"""Parses as COCO JSON: a mask for each class of a picture, as run lengths in COCO's own packing."""
+"""Parses in other programs' forms: COCO JSON (a mask for each class, as run lengths in COCO's own packing) and GeoJSON
+(polygons, extra `geo`)."""
 
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ordnet.data.raster import library
+from ordnet.picture.overlay import Colour
 
 
 def coco_record(labels: np.ndarray, classes: tuple[str, ...], file_name: str, image_id: int = 1) -> dict[str, Any]:
@@ -77,3 +82,57 @@ def packed(lengths: list[int]) -> str:
             if not more:
                 break
     return "".join(letters)
+
+
+# ---- GeoJSON ----------------------------------------------------------------------------------------------------
+
+_WORLD = "EPSG:4326"
+"""Longitude and latitude, which RFC 7946 wants of every GeoJSON file."""
+
+
+def write_polygons(
+    path: Path,
+    pieces: Iterable[tuple[np.ndarray, Any]],
+    classes: tuple[str, ...],
+    colours: Sequence[Colour],
+    crs: Any = None,
+) -> int:
+    """Write every connected region of a class as a polygon with its holes; how many there are.
+
+    `pieces` are class ids (H, W) uint8 and their transform from pixels to the coordinates of `crs`, which become
+    longitude and latitude. Without a `crs` the coordinates stay as they are. A region that lies in two pieces is cut.
+    """
+    library()
+    from rasterio.features import shapes
+    from rasterio.warp import transform_geom
+
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        file.write('{"type": "FeatureCollection", "features": [')
+        for labels, transform in pieces:
+            found = shapes(labels, mask=labels < len(classes), connectivity=4, transform=transform)
+            while batch := list(itertools.islice(found, 5000)):
+                shaped = [geometry for geometry, _ in batch]
+                if crs:
+                    shaped = transform_geom(crs, _WORLD, shaped, precision=8)
+                for geometry, (_, value) in zip(shaped, batch, strict=True):
+                    number = int(value)
+                    properties = {
+                        "class": number, "name": classes[number],
+                        "colour": "#{:02x}{:02x}{:02x}".format(*colours[number]),
+                    }  # fmt: skip
+                    rings = [_turned(ring, outer=not place) for place, ring in enumerate(geometry["coordinates"])]
+                    polygon = {"type": "Polygon", "coordinates": rings}
+                    feature = {"type": "Feature", "properties": properties, "geometry": polygon}
+                    file.write(("," if count else "") + "\n" + json.dumps(feature, ensure_ascii=False))
+                    count += 1
+        file.write("\n]}\n")
+    return count
+
+
+def _turned(ring: Sequence[Sequence[float]], outer: bool) -> list[Sequence[float]]:
+    """The ring anticlockwise where it is the outer one, clockwise where it is a hole."""
+    x, y = np.asarray(ring, dtype=np.float64)[:, :2].T
+    x, y = x - x[0], y - y[0]  # the sides cancel to nothing far from the origin
+    anticlockwise = float((x[:-1] * y[1:] - x[1:] * y[:-1]).sum()) > 0
+    return list(ring) if anticlockwise == outer else list(ring)[::-1]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ordnet.errors import OrdnetError
 from ordnet.inference.upsample import Places
-from ordnet.model.middle_range import Patch, patch_grid
+from ordnet.model.branches import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows
 from ordnet.model.pixels import fitted, padded, to_input
@@ -55,7 +55,7 @@ class Attention:
     middle: np.ndarray | None
     """Weights (h, w) float32 within the position's patch, NaN outside it; None for a block without middle range."""
     gate: np.ndarray | None
-    """Attn_g (h, w) float32, what the long range is multiplied with; None for a block without a gate."""
+    """Attn_g (h, w) float32, the factor on the long range; None for a block without a gate."""
     gate_here: float | None
     patch: Box | None
     """Left, top, right and bottom of the patch in pixels, the last two exclusive; None without middle range."""
@@ -125,9 +125,10 @@ class Attention:
             else {"norm": self.gate_norm, "here": self.gate_here, "closed": self.closed, **_summary(self.gate)},
         }
 
-    def draw(self) -> Image.Image:
-        """The picture with the position marked, its long and middle range, the gate and the parse, side by side."""
-        return attention_figure([self.row()])
+    def draw(self, across: int | None = None) -> Image.Image:
+        """The picture with the position marked, its long and middle range, the gate and the parse, side by side, or
+        `across` of them."""
+        return attention_figure([self.row()], across)
 
     def row(self) -> AttentionRow:
         """What `attention_figure` draws of this position; rows of several positions may stand below each other."""
@@ -259,7 +260,7 @@ class _Branch:
     keys: np.ndarray  # (h, w, D)
     softmax: bool
     factor: float
-    """What the products are multiplied with."""
+    """The factor on the products of queries and keys."""
     patches: int = 1
 
     def patch_of(self, position: tuple[int, int]) -> Patch:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ordnet.data.raster import library
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
-from ordnet.inference.coco import coco_record
+from ordnet.inference.coco import coco_record, write_polygons
 from ordnet.inference.explain import Attention, Explainer
 from ordnet.picture import page
 from ordnet.picture.grid import contact_sheet
@@ -23,10 +24,10 @@ from ordnet.picture.overlay import QUICK_PNG, Colour, overlay
 PICTURES = ("overlay", "labels", "palette", "beside")
 """What `Parse.save` can draw: the picture with the classes over it; class ids as grey values; class ids with the
 classes' colours as palette; the picture and the overlay beside each other, with a legend."""
-FORMS = (*PICTURES, "probabilities", "coco")
+FORMS = (*PICTURES, "probabilities", "coco", "polygons")
 """What `Parse.save` can write: the pictures; the probability of every class at every pixel as an .npz file; a mask for
-each class as COCO JSON."""
-_ENDINGS = {"probabilities": "npz", "coco": "json"}
+each class as COCO JSON; regions as GeoJSON polygons."""
+_ENDINGS = {"probabilities": "npz", "coco": "json", "polygons": "geojson"}
 _BAND = 256
 """Rows of a picture that are worked on at once."""
 _BESIDE = 900
@@ -157,6 +158,9 @@ class Parse:
                 file = Path(str((about or {}).get("picture", self.name))).name
                 write_text(path, json.dumps(coco_record(self.labels, self.classes, file)) + "\n")
                 continue
+            if what == "polygons":
+                write_atomically(path, self._write_polygons)
+                continue
             drawn = self._drawn(what, strength)
             write_atomically(path, lambda temporary, drawn=drawn: drawn.save(temporary, **QUICK_PNG))  # type: ignore[misc]
         record = {**(about or {}), "width": self.labels.shape[1], "height": self.labels.shape[0], "areas": self.areas()}
@@ -167,6 +171,13 @@ class Parse:
     def _write_probabilities(self, path: Path) -> None:
         with path.open("wb") as file:
             np.savez_compressed(file, probabilities=self.probabilities(), classes=np.array(self.classes))
+
+    def _write_polygons(self, path: Path) -> None:
+        """In pixels, counted from the upper left corner to the right and down."""
+        library()
+        from affine import Affine
+
+        write_polygons(path, [(self.labels, Affine.identity())], self.classes, self.colours)
 
     def _drawn(self, what: str, strength: float) -> Image.Image:
         if what == "overlay":

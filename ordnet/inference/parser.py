@@ -16,10 +16,10 @@ from ordnet.errors import OrdnetError
 from ordnet.inference import protocols, stream
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.parse import Parse
-from ordnet.inference.upsample import held, resized, whole_map
 from ordnet.model import checkpoint
 from ordnet.model.card import find as find
 from ordnet.model.network import Network, for_inference
+from ordnet.model.parts import Area
 from ordnet.model.pixels import LongSide, Seen, long_side_of, seen_by, to_input
 from ordnet.picture.overlay import Colour
 
@@ -70,6 +70,9 @@ class Parser:
         self.long_side = long_side
         self._least_side = math.ceil(net.least_side / self._how.smallest_scale)
 
+    def __repr__(self) -> str:
+        return f"<Parser of {len(self.classes)} classes ({', '.join(self.classes[:3])} …) on {self.device}>"
+
     @property
     def explains(self) -> bool:
         """Whether a parse can show what a position attends to."""
@@ -113,14 +116,33 @@ class Parser:
         refuse_too_many_scores(len(self.classes), height, width)
         seen = self._seen(pixels)
         if seen.pixels[..., 0].size > self.whole_up_to:
-            scores = stream.scores(self.net, seen.pixels, self.tile, self.halo)
-            if seen.size != tuple(scores.shape[1:]):
-                scores = whole_map(resized(held(scores[None]), *seen.size, align_corners=False))[0]
+            scores = stream.scores(self.net, seen.pixels, self.tile, self.halo, size=seen.size)
         else:
             with torch.inference_mode():
                 small = self.net.small_scores(to_input(seen.pixels, self.net))
                 scores = self.net.upsampled(small, seen.size)[0]
         return scores[:, :height, :width].float().cpu().numpy()
+
+    def label_parts(
+        self, seen: stream.Pixels, size: tuple[int, int], step: int, progress: stream.Progress | None = None
+    ) -> Iterator[tuple[Area, np.ndarray]]:
+        """Class ids of a picture of this `size` that is never there as a whole, area by area (stream.label_parts).
+
+        `seen` is the picture, or the smaller copy that the network is to see of it.
+        """
+        return stream.label_parts(
+            self.net, seen, self.tile, self.halo, progress, size=size, whole_up_to=self.whole_up_to, step=step
+        )
+
+    @property
+    def streams(self) -> bool:
+        """Whether `label_parts` may be asked: the other protocols need the whole picture."""
+        return self.protocol == "whole"
+
+    @property
+    def least_side(self) -> int:
+        """The shortest side in pixels that the network takes; shorter pictures are continued."""
+        return self._least_side
 
     def _together(self, waiting: list[tuple[np.ndarray, str]]) -> Iterator[Parse]:
         if len(waiting) > 1 and self.protocol == "whole":
@@ -226,9 +248,11 @@ def read(picture: Picture) -> np.ndarray:
     """Whatever a parser takes → upright RGB (H, W, 3) uint8."""
     if isinstance(picture, np.ndarray):
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or picture.size == 0:
+            advice = "Image.fromarray turns most other arrays into a picture"
+            if picture.dtype.kind == "f":
+                advice = "from values of 0..1 it is (255 * x).astype(np.uint8)"
             raise OrdnetError(
-                f"expected an RGB array (H, W, 3) of uint8, got {picture.shape} of {picture.dtype}; "
-                "Image.fromarray turns most other arrays into a picture"
+                f"expected an RGB array (H, W, 3) of uint8, got {picture.shape} of {picture.dtype}; {advice}"
             )
         return picture
     if isinstance(picture, Image.Image):
@@ -237,9 +261,12 @@ def read(picture: Picture) -> np.ndarray:
         return np.asarray(upright_rgb(picture))
     if not isinstance(picture, str | Path) and not hasattr(picture, "read"):
         shape = tuple(getattr(picture, "shape", ()))
+        advice = f" of shape {shape}; a tensor (3, H, W) of 0..255: x.permute(1, 2, 0).byte().numpy()" if shape else ""
+        if isinstance(picture, list | tuple):
+            advice = ": parser.many(pictures) takes several, and gives one parse after the other"
+        kind = type(picture).__name__
         raise OrdnetError(
-            f"a parser takes a file, a PIL image or an RGB array (H, W, 3) of uint8, not a {type(picture).__name__}"
-            + (f" of shape {shape}; a tensor (3, H, W) of 0..255: x.permute(1, 2, 0).byte().numpy()" if shape else "")
+            f"a parser takes a file, a PIL image or an RGB array (H, W, 3) of uint8, not {kind!r}{advice}"
         )
     return np.asarray(open_rgb(picture))
 

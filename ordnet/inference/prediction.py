@@ -1,4 +1,4 @@
-"""Many pictures or videos and one model → a folder of results that can be continued later."""
+"""Many pictures, maps or videos and one model → a folder of results that can be continued later."""
 
 import hashlib
 import json
@@ -13,13 +13,19 @@ from typing import Any
 
 import torch
 
-from ordnet.data.pictures import Listed, find_pictures, opened
+from ordnet.data.dataset import neighbours
+from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
+from ordnet.data.raster import Raster, is_georeferenced, needs_windows
+from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.coco import merged
+from ordnet.inference.maps import map_files, predict_map
 from ordnet.inference.parse import FORMS, Parse, file_of
 from ordnet.inference.parser import find, load, read
+from ordnet.inference.stream import Progress
 from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of
+from ordnet.model.pixels import LARGER, fitted_size
 
 AT_ONCE = 4
 """Pictures in the network at most, each with its share of the threads: more of them wait for Python's lock."""
@@ -56,9 +62,15 @@ class Prediction:
         strength: float = 0.5,
         rank: int = 0,
         world: int = 1,
+        bands: Sequence[int] | None = None,
+        stretch: bool = False,
+        tell: Callable[[str], object] = lambda message: None,
         **options: Any,
     ) -> None:
-        """`images` are files, folders or patterns, `save` some of FORMS, `options` the parser's."""
+        """`images` are files, folders or patterns, `save` some of FORMS, `options` the parser's.
+
+        `bands` and `stretch` are those of Raster; `tell` hears how a map is seen.
+        """
         unknown = [what for what in save if what not in FORMS]
         if unknown or not save:
             raise OrdnetError(f"--save {','.join(save)}: expected some of {', '.join(FORMS)}")
@@ -67,12 +79,17 @@ class Prediction:
         if out.exists() and not out.is_dir():
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before sharing out: all processes have to agree on them
-        self.pictures = find_pictures(images, leave_out=out)[rank::world]
+        self.remarks: list[str] = []
+        found = find_pictures(images, leave_out=out, tell=self.remarks.append)
+        # neighbours may lie in one shard
+        self.pictures = [found[place] for place in neighbours(len(found), rank, world)]
         self.out = out
         self.save = tuple(save)
         self.strength = strength
+        self.bands, self.stretch, self.tell = bands, stretch, tell
         self.parser, self.settings = _loaded(model, options)
         self.settings["strength"] = strength
+        self._own_scale = options.get("long_side") is None  # nobody asked for another
 
     def is_done(self, picture: Listed) -> bool:
         """Whether all files are there and were made of this picture, as it is now, with this model and these settings.
@@ -93,8 +110,9 @@ class Prediction:
             )
         wanted = self._about(picture)
         # the model may have moved; its content counts
+        files = map_files(base, self.save) if "map" in wanted else [file_of(base, what) for what in self.save]
         return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
-            file_of(base, what).exists() for what in self.save
+            file.exists() for file in files
         )
 
     def run(self, force: bool = False, tell: OnTiles = lambda picture, done, total: None) -> Iterator[Outcome]:
@@ -110,20 +128,31 @@ class Prediction:
         writing = ThreadPoolExecutor(WRITERS, "ordnet-write")
         network = threading.Semaphore(at_once)
         room = _Room()
+        over = threading.Event()
+
+        def heard(picture: Listed, done: int, total: int) -> None:
+            if over.is_set():  # a map may take hours; whoever ends this does not wait for it
+                raise OrdnetError(f"{picture.path}: stopped after {done} of {total} tiles")
+            tell(picture, done, total)
 
         def parsed(picture: Listed) -> "Future[None] | None":
             if not force and self.is_done(picture):
                 return None
             about = self._about(picture)  # of the picture as it is before it is read
-            share = self._share_of_memory(picture)
+            is_map = "map" in about
+            share = 1.0 if is_map else self._share_of_memory(picture)
             room.enter(share)
             try:
                 with _named(picture):
-                    pixels = read(picture.path)
+                    if is_map:
+                        torch.set_num_threads(threads)
+                        self._run_map(picture, about, lambda done, total: heard(picture, done, total))
+                        return writing.submit(room.leave, share)
+                    pixels = read(open_rgb(picture.path, stretch=True) if self.stretch else picture.path)
                     with network:
                         # a thread's own number: as many pictures of this size as there is room for share them
                         torch.set_num_threads(max(1, threads // max(1, min(at_once, int(1 / max(share, 1e-3))))))
-                        parse = self.parser(pixels, lambda done, total: tell(picture, done, total))
+                        parse = self.parser(pixels, lambda done, total: heard(picture, done, total))
                 return writing.submit(written, picture, parse, about, share)
             except BaseException:
                 room.leave(share)
@@ -145,6 +174,7 @@ class Prediction:
             while waiting:
                 yield _outcome(*waiting.popleft())
         finally:  # also where nobody wants to hear of the rest
+            over.set()
             computing.shutdown(cancel_futures=True)
             writing.shutdown()
 
@@ -166,8 +196,29 @@ class Prediction:
         write_text(self.out / "coco.json", json.dumps(merged(there)) + "\n")
         return len(there)
 
+    def _run_map(self, picture: Listed, about: dict[str, Any], progress: Progress | None) -> None:
+        with Raster(picture.path, self.bands, self.stretch) as raster:
+            long_side = about["long_side"]
+            height, width = fitted_size(*raster.shape[:2], long_side)
+            seen = "at its own size" if (height, width) == raster.shape[:2] else f"as {width:,} x {height:,} px"
+            known = self.parser.long_side
+            if long_side is None and known and max(height, width) > LARGER * known:
+                seen += f" (the model's pictures had {known} px; --long-side sees it smaller)"
+            self.tell(f"{picture.path.name}: {raster.words()}; seen {seen}")
+            predict_map(
+                self.parser, raster, self.out / picture.stem, self.save, strength=self.strength, about=about,
+                progress=progress, long_side=long_side,
+            )  # fmt: skip
+
     def _about(self, picture: Listed) -> dict[str, Any]:
-        return {"picture": str(picture.path), **_state(picture.path), **self.settings}
+        about = {"picture": str(picture.path), **_state(picture.path), **self.settings}
+        if self.stretch:
+            about["stretch"] = True
+        if not needs_windows(picture.path, self.bands):
+            return about
+        about |= {"map": True, **({"bands": list(self.bands)} if self.bands else {})}
+        # a map is no scene of a certain size: where nobody asks for a scale, it is seen at its own
+        return {**about, "long_side": None} if self._own_scale and is_georeferenced(picture.path) else about
 
 
 class VideoPrediction:
@@ -281,8 +332,7 @@ def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def _state(path: Path) -> dict[str, int]:
     """The file as it is now."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise OrdnetError(f"{path} cannot be read: {error.strerror}") from None
-    return {"bytes": state.st_size, "modified": state.st_mtime_ns}
+    found = stamp(path)
+    if found is None:
+        raise OrdnetError(f"{path} cannot be read: it is gone, or no file")
+    return {"bytes": found[0], "modified": found[1]}

@@ -105,7 +105,7 @@ class Protocol:
         return min(self.scales) if self.name == "multiscale" else 1.0
 
     def details(self) -> dict[str, Any]:
-        """What a score has to say beside the protocol's name."""
+        """The settings that are told with a score beside the protocol's name."""
         details: dict[str, Any] = {"scales": list(self.scales), "flips": True} if self.flips else {}
         return details | ({"base": self.base, "crop": self.crop} if self.name == "encnet" else {})
 
@@ -116,7 +116,7 @@ def protocol(name: str, base: int | None = None, crop: int | None = None) -> Pro
 
 
 def protocol_of(name: str, about: Mapping[str, Any]) -> Protocol:
-    """With the base size and the crop that a checkpoint was trained with, as it says of itself."""
+    """A protocol by name, with the base size and the crop that a checkpoint says it was trained with."""
     return protocol(name, about.get("base_size"), about.get("crop"))
 
 
@@ -199,7 +199,7 @@ def _small_scores(net: nn.Module, image: Tensor, look: Look | None = None) -> Te
 
 
 def _upsampled(net: nn.Module, small: Tensor, height: int, width: int) -> RowMap:
-    """As the network itself upsamples; scores of a foreign module have their full size already."""
+    """The scores upsampled as the network itself does; those of a foreign module have their full size already."""
     return resized(held(small), height, width, net.align_corners if isinstance(net, Network) else True)
 
 

@@ -16,15 +16,17 @@ They are run on overlapping windows: what is further away than a window they do 
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
-from ordnet.inference.upsample import axis, best_classes, held, strips
+from ordnet.inference.upsample import Axis, axis, axis_of_part, best_classes, held, strips
 from ordnet.model.network import Network
-from ordnet.model.parts import Area, grown, inside, receptive_field, scaled, tiles
+from ordnet.model.parts import Area, grown, inside, parts_of, receptive_field, scaled, tiles
 from ordnet.model.pixels import to_input
 
 TILE = 1024
@@ -32,13 +34,25 @@ TILE = 1024
 HALO = 256
 """The widest halo in pixels that is taken without being asked for."""
 
+PART = 2048
+"""The longest side in pixels of what is handed on at once."""
+
 Progress = Callable[[int, int], object]
 """Receives how many tiles are done, and of how many."""
 
 
+class Pixels(Protocol):
+    """RGB (H, W, 3) uint8: an array, or whatever reads a part of a picture when it is asked for it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, area: Any, /) -> Any: ...
+
+
 def labels(
     net: Network,
-    pixels: np.ndarray,
+    pixels: Pixels,
     tile: int = TILE,
     halo: int | None = None,
     progress: Progress | None = None,
@@ -47,36 +61,60 @@ def labels(
 ) -> np.ndarray:
     """RGB (H, W, 3) uint8 → class ids (H, W) uint8; `confidence` (H, W) is filled with their probabilities.
 
-    Where the pixels are a smaller copy of a picture, the ids are repeated to its `size`: there is no room for scores.
+    Where the pixels are a smaller copy of a picture, the scores are enlarged to its `size`.
     """
-    if size is not None and size != pixels.shape[:2]:
-        small = None if confidence is None else np.empty(pixels.shape[:2], np.float16)
-        found = labels(net, pixels, tile, halo, progress, small)
-        rows, columns = (np.arange(whole) * part // whole for whole, part in zip(size, pixels.shape[:2], strict=True))
-        if confidence is not None and small is not None:
-            confidence[:] = small[np.ix_(rows, columns)]
-        return found[np.ix_(rows, columns)]
-    result = np.empty(pixels.shape[:2], dtype=np.uint8)
-    with torch.inference_mode():
-        for (rows, columns), scores in _scores_by_strip(net, pixels, tile, halo, progress):
-            part = None if confidence is None else confidence[rows, columns]
-            result[rows, columns] = best_classes(held(scores[None]), part)
+    result = np.empty(size or pixels.shape[:2], dtype=np.uint8)
+    for area, ids in label_parts(net, pixels, tile, halo, progress, confidence, size):
+        result[area] = ids
     return result
 
 
+def label_parts(
+    net: Network,
+    pixels: Pixels,
+    tile: int = TILE,
+    halo: int | None = None,
+    progress: Progress | None = None,
+    confidence: np.ndarray | None = None,
+    size: tuple[int, int] | None = None,
+    *,
+    whole_up_to: int = 0,
+    step: int = 1,
+) -> Iterator[tuple[Area, np.ndarray]]:
+    """The same for pictures whose label map is larger than memory: areas that cover the picture, and their class ids.
+
+    No area is larger than PART x PART; all begin at multiples of `step`. Pixels up to `whole_up_to` take one pass.
+    """
+    with torch.inference_mode():
+        for area, strips_of in _scores_by_part(net, pixels, tile, halo, progress, size, whole_up_to, step):
+            (top, bottom), (left, right) = ((span.start, span.stop) for span in area)
+            found = np.empty((bottom - top, right - left), np.uint8)
+            for strip, scores in strips_of:
+                sure = None if confidence is None else confidence[area][strip]
+                found[strip] = best_classes(held(scores[None]), sure)
+            yield area, found
+
+
 def scores(
-    net: Network, pixels: np.ndarray, tile: int = TILE, halo: int | None = None, progress: Progress | None = None
+    net: Network,
+    pixels: Pixels,
+    tile: int = TILE,
+    halo: int | None = None,
+    progress: Progress | None = None,
+    size: tuple[int, int] | None = None,
 ) -> Tensor:
     """RGB (H, W, 3) uint8 → scores (K, H, W), which need the memory for themselves: 4 K bytes per pixel."""
-    result = torch.empty(net.classes, *pixels.shape[:2], dtype=next(net.parameters()).dtype)
+    result = torch.empty(net.classes, *(size or pixels.shape[:2]), dtype=next(net.parameters()).dtype)
     with torch.inference_mode():
-        for (rows, columns), part in _scores_by_strip(net, pixels, tile, halo, progress):
-            result[:, rows, columns] = part.cpu()
+        for (rows, columns), strips_of in _scores_by_part(net, pixels, tile, halo, progress, size):
+            part = result[:, rows, columns]
+            for strip, found in strips_of:
+                part[:, strip] = found.cpu()
     return result
 
 
 def _why_windows(net: Network) -> str | None:
-    """What keeps tiles together from giving what one pass would give, if anything does."""
+    """The reason why tiles cannot give what one pass would give; None where they can."""
     if net.block.whole_only:
         return f"{net.config.variant} cannot be streamed exactly: {net.block.whole_only}"
     if net.backbone.reach is None:
@@ -87,7 +125,7 @@ def _why_windows(net: Network) -> str | None:
 class Features:
     """The feature maps of a picture; any area of them is computed when asked for."""
 
-    def __init__(self, net: Network, pixels: np.ndarray, halo: int | None) -> None:
+    def __init__(self, net: Network, pixels: Pixels, halo: int | None) -> None:
         """`halo` in pixels; without it the backbone's receptive field, but no more than HALO."""
         self.net = net
         self.pixels = pixels
@@ -119,33 +157,84 @@ class Features:
         return [*maps[:-1], self.net.neck(maps[-1])]
 
 
-def _scores_by_strip(
-    net: Network, pixels: np.ndarray, tile: int, halo: int | None, progress: Progress | None
-) -> Iterator[tuple[Area, Tensor]]:
-    """Areas that together cover the picture, and their scores (K, h, w)."""
+Strips = Iterator[tuple[slice, Tensor]]
+"""Rows of an area, a few at a time, and their scores (K, n, W)."""
+
+
+def _scores_by_part(
+    net: Network,
+    pixels: Pixels,
+    tile: int,
+    halo: int | None,
+    progress: Progress | None,
+    size: tuple[int, int] | None = None,
+    whole_up_to: int = 0,
+    step: int = 1,
+) -> Iterator[tuple[Area, Strips]]:
+    """Areas that together cover the picture, and their scores."""
     if tile < net.backbone.output_stride:
         raise OrdnetError(f"a tile of {tile} px is smaller than the network's stride of {net.backbone.output_stride}")
-    if reason := _why_windows(net):
-        yield from _windows(net, pixels, tile, halo, progress, reason)
-        return
+    height, width = size = size or (pixels.shape[0], pixels.shape[1])
+    # tiles are cut where the results are, which may be larger than what the network sees
+    enlarged = max(height / pixels.shape[0], width / pixels.shape[1])
+    result_tiles = tiles(height, width, int(tile * enlarged), step)
+    if pixels.shape[0] * pixels.shape[1] <= whole_up_to:
+        everywhere = (slice(0, height), slice(0, width))
+        small = net.small_scores(to_input(pixels[everywhere], net))[0]
+        pieces = iter([(everywhere, small, _axes_of(net, pixels, size))])
+    elif reason := _why_windows(net):
+        pieces = _windows(net, pixels, size, result_tiles, tile, halo, progress, reason)
+    else:
+        pieces = _streamed(net, pixels, size, result_tiles, tile, halo, progress)
+    for area, small, axes in pieces:
+        for part in parts_of(area, PART, step):
+            rows, columns = axes(part)
+            yield part, strips(small[:, rows.positions, columns.positions], rows, columns)
+
+
+Axes = Callable[[Area], tuple[Axis, Axis]]
+"""Pixels of the result → between which positions of some small scores they lie."""
+
+
+def _axes_of(net: Network, pixels: Pixels, size: tuple[int, int], place: Area | None = None) -> Axes:
+    """For small scores of the whole picture, or of one `place` among them."""
+
+    def axes(area: Area) -> tuple[Axis, Axis]:
+        rows, columns = (
+            axis(span, side, -(-seen // net.stride), net.align_corners)
+            for span, side, seen in zip(area, size, pixels.shape[:2], strict=True)
+        )
+        if place is None:
+            return rows, columns
+        here = inside((rows.positions, columns.positions), place)
+        return replace(rows, positions=here[0]), replace(columns, positions=here[1])
+
+    return axes
+
+
+def _streamed(
+    net: Network,
+    pixels: Pixels,
+    size: tuple[int, int],
+    areas: list[Area],
+    tile: int,
+    halo: int | None,
+    progress: Progress | None,
+) -> Iterator[tuple[Area, Tensor, Axes]]:
+    """Every area with its small scores (K, h, w), as one pass over the whole picture would give them."""
     features = Features(net, pixels, halo)
     map_tiles = tiles(features.height, features.width, tile // features.stride)
-    height, width = pixels.shape[:2]
-    picture_tiles = tiles(height, width, tile)
     block = net.block.piecewise(features.height, features.width)
-    total = (len(map_tiles) * block.turns if block else 0) + len(picture_tiles)
-    count = _Counter(total, progress)
+    count = _Counter((len(map_tiles) * block.turns if block else 0) + len(areas), progress)
     if block:
         block.learn(lambda: ((area, features.block_input(area)) for area in count.each(map_tiles)))
 
     finer_by = net.backbone.output_stride // net.stride  # positions of the scores by those of the block's map
     # what the head, the decoder and the block's fusion see of their neighbours, in positions of the block's map
     seen = -(-receptive_field(net.head) // finer_by) + net.decoder.reach + net.block.reach
-    for area in count.each(picture_tiles):
-        rows, columns = (
-            axis(pixel_span, side, -(-side // net.stride), net.align_corners)
-            for pixel_span, side in zip(area, (height, width), strict=True)
-        )
+    whole_axes = _axes_of(net, pixels, size)
+    for area in count.each(areas):
+        rows, columns = whole_axes(area)
         core = (rows.positions, columns.positions)
         covered = tuple(slice(span.start // finer_by, -(-span.stop // finer_by)) for span in core)
         wider = grown((covered[0], covered[1]), seen, features.height, features.width)
@@ -154,33 +243,44 @@ def _scores_by_strip(
         local_rows, local_columns = inside(
             core, scaled(wider, finer_by, features.height * finer_by, features.width * finer_by)
         )
-        for strip, part in strips(small[:, local_rows, local_columns], rows, columns):
-            top = area[0].start
-            yield (slice(top + strip.start, top + strip.stop), area[1]), part
+        yield area, small[:, local_rows, local_columns], _axes_of(net, pixels, size, core)
 
 
 def _windows(
-    net: Network, pixels: np.ndarray, tile: int, halo: int | None, progress: Progress | None, reason: str
-) -> Iterator[tuple[Area, Tensor]]:
-    """Every tile with its surroundings through the whole network, as if the rest of the picture were not there."""
+    net: Network,
+    pixels: Pixels,
+    size: tuple[int, int],
+    areas: list[Area],
+    tile: int,
+    halo: int | None,
+    progress: Progress | None,
+    reason: str,
+) -> Iterator[tuple[Area, Tensor, Axes]]:
+    """Every area with its surroundings through the whole network, as if the rest of the picture were not there."""
     beyond = HALO if halo is None else halo
     warnings.warn(
         f"{reason}: the picture is parsed in windows of {tile + 2 * beyond} px that know nothing of each other",
         stacklevel=2,
     )
     height, width = pixels.shape[:2]
-    areas = tiles(height, width, tile)
     for area in _Counter(len(areas), progress).each(areas):
-        wider = grown(area, beyond, height, width)
-        part = pixels[wider]
-        small = net.small_scores(to_input(part, net))[0]
         rows, columns = (
-            axis(span, side, -(-side // net.stride), net.align_corners)
-            for span, side in zip(inside(area, wider), part.shape[:2], strict=True)
+            slice(span.start * seen // side, -(-span.stop * seen // side))
+            for span, seen, side in zip(area, (height, width), size, strict=True)
         )
-        for strip, scores in strips(small[:, rows.positions, columns.positions], rows, columns):
-            top = area[0].start
-            yield (slice(top + strip.start, top + strip.stop), area[1]), scores
+        wider = grown((rows, columns), beyond, height, width)
+        part = pixels[wider]
+
+        def axes(inner: Area, wider: Area = wider, part: np.ndarray = part) -> tuple[Axis, Axis]:
+            found = [
+                axis_of_part(span, seen / side, around, -(-length // net.stride), net.align_corners)
+                for span, seen, side, around, length in zip(
+                    inner, (height, width), size, wider, part.shape[:2], strict=True
+                )
+            ]
+            return found[0], found[1]
+
+        yield area, net.small_scores(to_input(part, net))[0], axes
 
 
 class _Counter:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
-from ordnet.model.middle_range import Patch
+from ordnet.model.branches import Patch
 
 BAND = 2**21
 """Numbers in one band: small enough for the processor's cache, large enough to keep Python out of the way."""
@@ -39,7 +39,7 @@ class RowMap:
 
 
 def held(scores: Tensor) -> RowMap:
-    """A map (1, K, H, W) that is there already."""
+    """A `RowMap` of a map (1, K, H, W) that is in memory already."""
     _, classes, height, width = scores.shape
     return RowMap(height, width, scores.dtype, classes * width, lambda first, end: scores[:, :, first:end])
 
@@ -99,7 +99,7 @@ def bands(scores: RowMap) -> Iterator[tuple[int, Tensor]]:
 
 
 def whole_map(scores: RowMap) -> Tensor:
-    """All rows (1, K, H, W), for pictures whose scores fit into memory."""
+    """The whole map (1, K, H, W) at once, for pictures whose scores fit into memory."""
     result: Tensor | None = None
     for first, band in bands(scores):
         if result is None:
@@ -155,7 +155,7 @@ STRIP = 8_000_000
 
 @dataclass(frozen=True)
 class Axis:
-    """For some pixels along one side of a picture: between which two positions of the map each lies."""
+    """Some pixels along one side of a picture, and between which two positions of the map each of them lies."""
 
     positions: slice
     """The positions that are needed."""
@@ -168,7 +168,16 @@ class Axis:
 
 def axis(pixels: slice, picture: int, positions: int, align_corners: bool) -> Axis:
     """`picture` and `positions` are the whole side in pixels and in positions; the rule is F.interpolate's."""
-    at = sources(torch.arange(pixels.start, pixels.stop), picture, positions, align_corners)
+    return _axis(sources(torch.arange(pixels.start, pixels.stop), picture, positions, align_corners), positions)
+
+
+def axis_of_part(pixels: slice, scale: float, part: slice, positions: int, align_corners: bool) -> Axis:
+    """The same where the positions are made of a `part` of a copy `scale` times as large as the picture."""
+    places = (torch.arange(pixels.start, pixels.stop, dtype=torch.float64) + 0.5) * scale - 0.5 - part.start
+    return _axis(sources(places, part.stop - part.start, positions, align_corners), positions)
+
+
+def _axis(at: Tensor, positions: int) -> Axis:
     low = at.floor().long().clamp_(max=positions - 1)
     high = (low + 1).clamp_(max=positions - 1)
     first = int(low[0])
@@ -239,7 +248,7 @@ class Places:
         return np.divide(total, share, out=np.full_like(total, np.nan), where=inside)
 
     def _nearest(self, side: int) -> np.ndarray:
-        """For every pixel along a side, its position."""
+        """The position of every pixel along a side."""
         return _rounded(self._along(side, np.arange(self.picture[side])))
 
     def _along(self, side: int, pixels: np.ndarray) -> np.ndarray:

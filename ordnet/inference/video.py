@@ -27,6 +27,7 @@ from ordnet.inference.parse import probabilities_of
 from ordnet.picture.overlay import QUICK_PNG, overlay
 
 ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
+_CAMERA = "/dev/video"
 _AHEAD = 4
 """Frames that wait between two threads."""
 _CODECS = ("libx264", "libopenh264", "mpeg4")
@@ -59,8 +60,14 @@ class Video:
 
     def __post_init__(self) -> None:
         av = _library()
+        camera = "v4l2" if self.source.startswith(_CAMERA) else None
+        if camera and camera not in av.formats_available:
+            raise OrdnetError(
+                f"{self.source}: this PyAV was built without cameras. Let ffmpeg send it as a stream, `ffmpeg -f v4l2 "
+                f"-i {self.source} -f mpegts udp://127.0.0.1:5000`, and name udp://127.0.0.1:5000 here"
+            )
         try:
-            self._container = av.open(self.source, metadata_errors="ignore")
+            self._container = av.open(self.source, format=camera, metadata_errors="ignore")
         except (av.FFmpegError, OSError, ValueError) as error:
             raise OrdnetError(f"{self.source} cannot be read as a video: {error}") from None
         if not self._container.streams.video:
@@ -174,7 +181,7 @@ def is_video(word: str) -> bool:
 
 def is_endless(source: str) -> bool:
     """A camera or a stream ends when somebody ends it, with Ctrl-C; what came until then is kept."""
-    return "://" in source or source.startswith("/dev/video")
+    return "://" in source or source.startswith(_CAMERA)
 
 
 def stem_of(source: str) -> str:

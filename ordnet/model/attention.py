@@ -44,8 +44,8 @@ class SelfAttention(nn.Module):
 
     @property
     def scale(self) -> float:
-        """What products of queries and keys are multiplied with: 1/√D for softmax similarity and where it is asked for
-        (`logit_scale="root"`); 1 is the paper's."""
+        """The factor on the products of queries and keys: 1/√D for softmax similarity and with `logit_scale="root"`,
+        otherwise 1 as in the paper."""
         return self.query.out_channels**-0.5 if self.similarity == "softmax" or self.logit_scale == "root" else 1.0
 
     def map(self, x: Tensor) -> Tensor:
@@ -140,11 +140,11 @@ def bias_of(layer: nn.Conv2d) -> Tensor:
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """Mixed precision off on the device of x, where there is such a thing."""
+    """Switch mixed precision off on the device of x, if that device has it."""
     kind = x.device.type
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def wide(x: Tensor) -> Tensor:
-    """Sums over thousands of positions overflow half precision."""
+    """The tensor in float32 or wider: sums over thousands of positions overflow half precision."""
     return x if x.dtype == torch.float64 else x.float()

@@ -43,7 +43,7 @@ class _Attention(nn.Module):
 
 
 class _Softmax(Block):
-    """What the three have in common."""
+    """What the three methods with attention have in common."""
 
     builds_maps = True
     ends_in_convolution = True
@@ -140,7 +140,7 @@ class DANet(_Softmax):
 
 
 class _Pooling(Block):
-    """What the two have in common."""
+    """What the two methods without attention have in common."""
 
     ends_in_convolution = True
     whole_only = "it pools over the whole picture, which no tile has"

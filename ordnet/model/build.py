@@ -43,6 +43,7 @@ BACKBONES: dict[str, Callable[[int | None, str], Backbone]] = {
         for name, parts in RESNETS.items()
     },
     "mobilenet_v2": lambda stride, _: MobileNetV2(stride or 8),
+    "mobilenet_v2_full": lambda stride, _: MobileNetV2(stride or 8, top=True),
     "mobilenet_v2_short": lambda stride, _: MobileNetV2(stride or 8, MobileNetV2.SHORT),
     "tiny": lambda _, __: Tiny(),
 }

@@ -1,4 +1,4 @@
-"""Finding a checkpoint, and what it says of itself before it is used: its model card. Nothing here needs torch.
+"""Finding a checkpoint, and its model card: what it says about itself before it is loaded. Nothing here needs torch.
 
 A text kept beside the checkpoint (outdoor.md beside outdoor.safetensors) is added: data, licence, limits. The scores
 are always the checkpoint's own.
@@ -21,12 +21,15 @@ from ordnet.files import write_atomically, write_text
 from ordnet.model import hub
 
 FORMAT = "ordnet-1"
-"""Stands in the metadata of every checkpoint."""
+"""The format's name, kept in the metadata of every checkpoint."""
 
 
 def find(name_or_path: str | Path) -> Path:
     """The file of a shipped model's name or of hf:user/name[/file], fetched if need be, or the file itself."""
     shipped = shipped_models()
+    if not isinstance(name_or_path, str | Path):
+        given = type(name_or_path).__name__
+        raise OrdnetError(f"a model is a checkpoint's file or a shipped name ({', '.join(shipped)}), not {given!r}")
     if str(name_or_path) in shipped:
         return shipped[str(name_or_path)]
     if hub.is_address(name_or_path):
@@ -54,14 +57,14 @@ class Card:
     """All of the checkpoint's metadata: model, classes, colours, about."""
     about: dict[str, Any]
     size: int
-    """Of the file, in bytes."""
+    """The size of the file in bytes."""
     parameters: int
     text: str
     """What stands beside the checkpoint, in Markdown; empty without it."""
 
     @property
     def what(self) -> str:
-        """In a sentence or two."""
+        """What the model is, in a sentence or two."""
         return str(self.about.get("about") or f"{len(self.classes)} classes: {', '.join(self.classes)}")
 
     @property
@@ -71,7 +74,7 @@ class Card:
 
     @property
     def scores(self) -> str:
-        """Each with data, split and protocol; empty where the checkpoint was never evaluated."""
+        """The scores with their data, split and protocol; empty where the checkpoint was never evaluated."""
         named = {"mIoU": self.about.get("miou"), "pixel accuracy": self.about.get("pixel_accuracy")}
         found = [f"{name} {value:.4f}" for name, value in named.items() if value is not None]
         if not found:
@@ -146,7 +149,7 @@ def write_for_hub(path: Path, folder: Path, repo: str, licence: str | None = Non
 
 
 def _front_matter(card: Card, licence: str | None) -> dict[str, Any]:
-    """What the hub sorts models by. A licence is only ever the one that was given."""
+    """The metadata by which the hub sorts models. The licence is the one that was given, never a guess."""
     measured = {
         kind: card.about[key]
         for kind, key in (("mean_iou", "miou"), ("accuracy", "pixel_accuracy"))

@@ -21,7 +21,7 @@ from ordnet.model.network import Network
 
 Colour = tuple[int, int, int]
 CHECKSUM = "sha256"
-"""Under this name the checksum stands in the file's metadata; files written before have none."""
+"""The name of the checksum in the file's metadata; files written by earlier versions have none."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def checksum(settings: str, tensors: dict[str, Tensor]) -> str:
 
 
 def save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """As safetensors writes it, but with the metadata sorted by name: there, their order is another one every time.
+    """Write a safetensors file with its metadata sorted by name: the library's own order differs from call to call.
 
     A file is the length of its header (8 bytes), the header (JSON, padded with blanks), and the tensors.
     """

@@ -29,7 +29,7 @@ class Decoder(nn.Module):
     reach: int
     """How many positions of the block's map to each side an output depends on."""
     ends_in_convolution: bool
-    """Whether a single 1x1 convolution is head enough."""
+    """Whether a single 1x1 convolution suffices as the head."""
 
     def forward(self, x: Tensor, finer: Sequence[Tensor]) -> Tensor:
         raise NotImplementedError
@@ -56,7 +56,7 @@ class FineDecoder(Decoder):
 
     ends_in_convolution = True
 
-    def __init__(self, channels: int, backbone: Backbone, width: int = 64) -> None:
+    def __init__(self, channels: int, backbone: Backbone, width: int = 128) -> None:
         super().__init__()
         self.levels, self.out_channels = _finer_levels(backbone), width
         strides = [backbone.output_stride, *(backbone.strides[level] for level in reversed(self.levels))]
@@ -114,7 +114,7 @@ class FCNHead(nn.Sequential):
 
 
 class Classifier(nn.Sequential):
-    """For blocks that end in their own 3x3 convolution or fusion: dropout and the last 1x1."""
+    """The head of blocks that end in a 3x3 convolution or fusion of their own: dropout and the last 1x1 convolution."""
 
     def __init__(self, channels: int, classes: int, dropout: float) -> None:
         super().__init__(nn.Dropout(dropout), nn.Conv2d(channels, classes, 1))

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ordnet.model.attention import SelfAttention, Sums, bias_of, matrix
+from ordnet.model.branches import Concat, MiddleRange
 from ordnet.model.factored import Fold
-from ordnet.model.fusion import Concat
-from ordnet.model.middle_range import MiddleRange
 from ordnet.model.omni_range import OmniRange
 
 

@@ -27,9 +27,7 @@ from ordnet.model.attention import (
     small_matrix,
     wide,
 )
-from ordnet.model.fusion import ChannelSelection, Concat, Sum
-from ordnet.model.long_range import LongRange
-from ordnet.model.middle_range import MiddleRange, join, patch_grid
+from ordnet.model.branches import ChannelSelection, Concat, LongRange, MiddleRange, Sum, join, patch_grid
 from ordnet.model.parts import Area, Pieces, inside, overlap
 
 STRIP = 1024
@@ -48,7 +46,7 @@ class Fold:
 
 
 class Factored:
-    """The two passes of one block. It holds the block's own parts, and nothing that training would change."""
+    """The two passes of one block. It refers to the block's own layers and has no parameters itself."""
 
     def __init__(self, middle: MiddleRange | None, long: LongRange | None, fuse: nn.Module) -> None:
         self.middle, self.long, self.fuse = middle, long, fuse
@@ -72,7 +70,7 @@ class Factored:
         return outputs[0] if self.folds_fusion else x + self.fuse(*outputs)
 
     def _patch_by_patch(self, x: Tensor) -> list[Tensor]:
-        """The plain way. While gradients are recorded autograd keeps a copy of every patch anyway."""
+        """The plain way, for training: autograd keeps a copy of every patch anyway."""
         grid = patch_grid(x.shape[2], x.shape[3], self.patches)
         pieces = [_positions(x[:, :, rows, columns]) for rows, columns in grid]
         sums = [self.collect(piece) for piece in pieces]
@@ -174,13 +172,13 @@ class Factored:
     # ---- constants of the weights ------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Multiply projection and fusion out, once and for all. The weights must not change any more."""
+        """Multiply projection and fusion out once. The weights must not change afterwards."""
         with torch.no_grad():
             self._prepared = None
             self._prepared = self.folds()
 
     def forget(self) -> None:
-        """Weights have changed after all: nothing is constant any more."""
+        """Drop what `prepare` computed, because the weights have changed."""
         self._prepared = None
         self._products.clear()
 
@@ -205,7 +203,7 @@ class Factored:
         return folds
 
     def _product(self, index: int, left: Tensor, right: Tensor) -> Tensor:
-        """left @ right of a block that nobody has prepared, remembered while no gradients are recorded.
+        """left @ right of a block that was not prepared, remembered while no gradients are recorded.
 
         Its factors are remembered too: comparing them costs a tenth of multiplying, and notices every way in which
         weights can change. Only on the CPU, where multiplying takes longer than looking.
@@ -225,7 +223,7 @@ class Factored:
 
 
 class PiecewiseBlock:
-    """The block on a map that is never there as a whole: `learn` first, then call with any area and its features.
+    """The block on a map that is never held as a whole: `learn` first, then call it with any area and its features.
 
     All the block wants to know of the whole map are sums over positions. They are added up piece by piece; then the
     block can answer for any piece. The result is the block's own, not an approximation.

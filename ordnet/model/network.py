@@ -68,7 +68,7 @@ class Network(nn.Module):
     def training_scores(self, image: Tensor, small: bool = False) -> tuple[Tensor, Tensor | None]:
         """Scores and, where there is an auxiliary head, its scores from the third stage, at the picture's size.
 
-        `small` gives both before upsampling, at the size of the small scores; `labels_at_scores` is their truth.
+        `small` gives both before upsampling, at the size of the small scores; `labels_at_scores` gives their labels.
         """
         if self.auxiliary is None:
             return self.small_scores(image) if small else self(image), None
@@ -128,7 +128,7 @@ def for_inference(net: Network, device: torch.device | None = None) -> Network:
 
 
 def folded(net: AnyModule, device: torch.device | None = None) -> AnyModule:
-    """The same of any module whose parts name their layers in the order in which they run."""
+    """The same for any module whose parts name their layers in the order in which they run, without `prepare`."""
     ready = copy.deepcopy(net).eval().requires_grad_(False).to(device)
     parts = [part for part in ready.children() if not getattr(part, "keeps_norms", False)]
     for conv, norm in [pair for part in parts for pair in _pairs(part)]:
@@ -152,6 +152,6 @@ def _pairs(part: nn.Module) -> Iterator[tuple[Slot, Slot]]:
 
 
 def _last(module: nn.Module, name: str) -> Slot:
-    """Where the layer is kept: a deep stem is a sequence whose last layer comes right before the batch norm."""
+    """The place where the layer is kept: a deep stem is a sequence whose last layer stands before the batch norm."""
     child = getattr(module, name)
     return (child, str(len(child) - 1)) if isinstance(child, nn.Sequential) else (module, name)

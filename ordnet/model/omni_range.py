@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 from ordnet.model.attention import SelfAttention
+from ordnet.model.branches import AttentionToScale, ChannelSelection, Concat, LongRange, MiddleRange, Sum
 from ordnet.model.factored import Factored, PiecewiseBlock
-from ordnet.model.fusion import AttentionToScale, ChannelSelection, Concat, Sum
-from ordnet.model.long_range import LongRange
-from ordnet.model.middle_range import MiddleRange
 from ordnet.model.parts import Block, Explanation, NoBlock, Piecewise, Rows, receptive_field
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -47,7 +45,7 @@ class OmniRange(Block):
         gate_sum: "mean" divides the gate's sums by N as Eq. 1 does; "sum" is Eq. 5 to the letter, which saturates.
         similarity: "dot" is the paper's; "softmax" is scaled dot-product attention, linear in memory only.
         gate_logits: "plain" is Eq. 5; "standard" is each position's deviation from the map's mean, in standard
-            deviations, which no training step can drive into saturation (long_range.py).
+            deviations, which no training step can drive into saturation (branches.py).
         logit_scale: "one" is the paper's; "root" multiplies products of queries and keys by one over the root of D.
         start: "identity" begins with a block that adds nothing, as non-local networks do: its last layer is zero.
         form: "factored" or "literal": same parameters, same result.
@@ -121,7 +119,7 @@ class OmniRange(Block):
         return x + self.fuse(*outputs)
 
     def gate_map(self, x: Tensor) -> Tensor | None:
-        """Attn_g (B, 1, H, W), what the long range is multiplied with; None for a block without a gate."""
+        """Attn_g (B, 1, H, W), the factor on the long range; None for a block without a gate."""
         if self.long is None or not self.has_gate:
             return None
         if self.similarity == "softmax":

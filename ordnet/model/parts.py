@@ -19,14 +19,27 @@ Area = tuple[slice, slice]
 """Rows and columns; both have a start and a stop."""
 
 
-def tiles(height: int, width: int, size: int) -> list[Area]:
-    """Tiles of at most `size` x `size`, by rows: as few as possible, as even as possible, none overlapping."""
-    return [(rows, columns) for rows in _spans(height, size) for columns in _spans(width, size)]
+def tiles(height: int, width: int, size: int, step: int = 1) -> list[Area]:
+    """Tiles of at most `size` x `size`, by rows: as few as possible, as even as possible, none overlapping.
+
+    With a `step` they begin at its multiples, and `size` is brought to the next multiple below (but not to 0).
+    """
+    return [(rows, columns) for rows in _spans(height, size, step) for columns in _spans(width, size, step)]
 
 
-def _spans(length: int, size: int) -> list[slice]:
-    count = -(-length // size)
-    return [slice(i * length // count, (i + 1) * length // count) for i in range(count)]
+def _spans(length: int, size: int, step: int) -> list[slice]:
+    steps, size = -(-length // step), max(1, size // step)
+    count = -(-steps // size)
+    return [slice(i * steps // count * step, min((i + 1) * steps // count * step, length)) for i in range(count)]
+
+
+def parts_of(area: Area, size: int, step: int = 1) -> list[Area]:
+    """The same of one area, which begins at a multiple of `step`."""
+    (top, bottom), (left, right) = ((span.start, span.stop) for span in area)
+    return [
+        (slice(top + rows.start, top + rows.stop), slice(left + columns.start, left + columns.stop))
+        for rows, columns in tiles(bottom - top, right - left, size, step)
+    ]
 
 
 def grown(area: Area, by: int, height: int, width: int) -> Area:
@@ -78,8 +91,8 @@ class Backbone(nn.Module):
 
     @property
     def reach(self) -> int | None:
-        """How many pixels to each side an output depends on; None where no part of a picture gives what the whole
-        gives."""
+        """How many pixels to each side an output depends on; None where a part of a picture never gives the same
+        output as the whole."""
         return receptive_field(self)
 
     def with_synchronised_norms(self) -> "Backbone":
@@ -106,12 +119,12 @@ class Backbone(nn.Module):
 
 @dataclass(frozen=True)
 class Rows:
-    """One attention's queries and keys at all positions: the weights of any position can be made of them."""
+    """One attention's queries and keys at all positions, from which the weights of any position can be computed."""
 
     queries: Tensor  # (B, D, h, w)
     keys: Tensor  # (B, D, h, w)
     scale: float
-    """What the products are multiplied with."""
+    """The factor on the products of queries and keys."""
     softmax: bool
     patches: int = 1
     """Each position attends inside one of patches x patches parts of the map."""
@@ -124,17 +137,17 @@ class Explanation:
     long: Rows | None = None
     middle: Rows | None = None
     gate: Tensor | None = None
-    """Attn_g (B, 1, h, w), what the long range is multiplied with."""
+    """Attn_g (B, 1, h, w), the factor on the long range."""
     gate_norm: str | None = None
     """sigmoid or softmax; None without a gate."""
 
 
 Pieces = Callable[[], Iterable[tuple[Area, Tensor]]]
-"""Goes once over the map: areas that cover every position once, and their features (1, C, h, w)."""
+"""Each call goes over the map once: areas that cover every position once, and their features (1, C, h, w)."""
 
 
 class Piecewise(Protocol):
-    """A block at work on a map that is never there as a whole. `learn` first, then call with any area."""
+    """A block that works on a map which is never held as a whole. Call `learn` first, then call it with any area."""
 
     @property
     def turns(self) -> int:
@@ -162,7 +175,7 @@ class Block(nn.Module):
     """Whether the output is the input plus something, so that its share can be measured."""
     has_gate: bool = False
     ends_in_convolution: bool = False
-    """Whether the block mixes its output so well that a single 1x1 convolution is head enough."""
+    """Whether the block mixes its output so well that a single 1x1 convolution will do as the head."""
 
     @property
     def reach(self) -> int:
@@ -170,15 +183,15 @@ class Block(nn.Module):
         return 0
 
     def prepare(self) -> None:
-        """Make once what is a constant of the weights. Only for inference: the weights must not change any more."""
+        """Compute once what depends on the weights alone, for inference: the weights must not change afterwards."""
 
     def exportable(self) -> nn.Module:
         """The same block as a graph of fixed form for maps of any size."""
         return self
 
     def piecewise(self, height: int, width: int) -> Piecewise | None:
-        """The block on a map of this size that is never there as a whole; None where it looks at nothing but its own
-        neighbourhood, and can simply be called. Asked only where `whole_only` is None."""
+        """The block for a map of this size that is never held as a whole; None where an output depends only on its
+        neighbourhood, so that the block can simply be called. Asked only where `whole_only` is None."""
         return None
 
     def explain(self, x: Tensor) -> Explanation:

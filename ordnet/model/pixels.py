@@ -94,14 +94,20 @@ def parse_long_side(text: str | None) -> LongSide:
     return int(text)
 
 
-def fitted(pixels: np.ndarray, long_side: int | None) -> np.ndarray:
-    """RGB (H, W, 3) → the copy that the network sees; the picture itself where it is not much larger."""
-    height, width = pixels.shape[:2]
+def fitted_size(height: int, width: int, long_side: int | None) -> tuple[int, int]:
+    """Height and width of the copy that the network sees; the picture's own where it is not much larger."""
     longest = max(height, width)
     if long_side is None or longest <= LARGER * long_side:
+        return height, width
+    return max(1, round(height * long_side / longest)), max(1, round(width * long_side / longest))
+
+
+def fitted(pixels: np.ndarray, long_side: int | None) -> np.ndarray:
+    """RGB (H, W, 3) → the copy that the network sees; the picture itself where it is not much larger."""
+    height, width = fitted_size(pixels.shape[0], pixels.shape[1], long_side)
+    if (height, width) == pixels.shape[:2]:
         return pixels
-    size = (max(1, round(width * long_side / longest)), max(1, round(height * long_side / longest)))
-    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0))
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class Source:
 # torchvision's own weights, and for the deep stems those of GluonCV, as timm keeps them in safetensors
 SOURCES = {
     "mobilenet_v2": Source("timm/mobilenetv2_100.ra_in1k"),
+    "mobilenet_v2_full": Source("timm/mobilenetv2_100.ra_in1k"),
     "mobilenet_v2_short": Source("timm/mobilenetv2_100.ra_in1k"),
     "resnet18": Source("timm/resnet18.tv_in1k"),
     "resnet34": Source("timm/resnet34.tv_in1k"),
@@ -53,7 +54,7 @@ SCRATCH = ("tiny",)
 
 
 def source_of(backbone: str) -> Source:
-    """Where a backbone's ImageNet weights are kept; timm knows it of its own models."""
+    """Where a backbone's ImageNet weights are kept; for timm's models, timm is asked."""
     if backbone in SOURCES:
         return SOURCES[backbone]
     if not backbone.startswith(TIMM):
@@ -69,7 +70,7 @@ def source_of(backbone: str) -> Source:
 
 
 def chosen(setting: str | None, backbone: str) -> tuple[WeightFile | None, str]:
-    """What `model.weights` names, and of ImageNet weights a line that says where they came from."""
+    """The weights that `model.weights` names, and, for ImageNet weights, a line that says where they came from."""
     if setting == "imagenet" and backbone in SCRATCH:
         return None, f"there are no ImageNet weights for the {backbone} backbone: it starts at random"
     if setting == "imagenet":
@@ -88,7 +89,7 @@ def read(backbone: str) -> tuple[WeightFile, str]:
             raise OrdnetError(
                 f"the ImageNet weights of {backbone} are {source}, which cannot be had: {error}. Fetch that file "
                 f"elsewhere and name it with --set model.weights=FILE, or put it into a folder as "
-                f"{backbone.removeprefix(TIMM)}_imagenet.safetensors and name the folder with ORDNET_HUB; "
+                f"{_network(backbone)}_imagenet.safetensors and name the folder with ORDNET_HUB; "
                 f"--set model.weights=none starts at random"
             ) from None
         file, name = stand_in
@@ -99,7 +100,7 @@ def read(backbone: str) -> tuple[WeightFile, str]:
 def _find(backbone: str, source: Source) -> tuple[Path, str]:
     """The file, and where it came from."""
     if mirror := hub.mirror():
-        flat = mirror / f"{backbone.removeprefix(TIMM).removesuffix('_short')}_imagenet.safetensors"
+        flat = mirror / f"{_network(backbone)}_imagenet.safetensors"
         if flat.is_file() and not (mirror / source.repository / source.file).is_file():
             return flat, str(flat)
         return hub.fetch(source.repository, source.file), f"{source} of {mirror}"
@@ -113,10 +114,12 @@ def _find(backbone: str, source: Source) -> tuple[Path, str]:
 
 
 def _shipped(backbone: str) -> tuple[WeightFile, str] | None:
-    """The backbone of a model that comes with the package, if it is the same network."""
+    """The backbone of a model that comes with the package, if it is the same network, or a longer form of it."""
+    network = _network(backbone)
+    holders = {backbone, f"{network}_full", network if backbone.endswith("_short") else backbone}
     for name, path in shipped_models().items():
         model = read_card(path).settings["model"]
-        if model.get("backbone") == backbone.removesuffix("_short"):
+        if model.get("backbone") in holders:
             prefix = "backbone."
             with safe_open(path, framework="pt") as file:
                 tensors = {
@@ -126,6 +129,11 @@ def _shipped(backbone: str) -> tuple[WeightFile, str] | None:
                 }
             return WeightFile(path, tensors, model.get("stride_on", "conv2")), name
     return None
+
+
+def _network(backbone: str) -> str:
+    """The network that a backbone is the whole or the beginning of."""
+    return backbone.removeprefix(TIMM).removesuffix("_short").removesuffix("_full")
 
 
 def _sha256(path: Path) -> str:

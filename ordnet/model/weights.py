@@ -15,10 +15,23 @@ from ordnet.model import hub
 from ordnet.model.backbones.small import MobileNetV2
 from ordnet.model.backbones.timm import TimmBackbone
 
-# Classification layers and the heads of other parsers (EncNet's head and auxlayer), which ours has no use for.
-EXPECTED_LEFTOVERS = ("fc.", "classifier.", "head.", "auxlayer.", "features.18.")
+# Classification layers and the heads of other parsers (EncNet's, torchvision's, mmsegmentation's), which are not used.
+EXPECTED_LEFTOVERS = (
+    *("fc.", "classifier.", "head.", "auxlayer.", "aux_classifier.", "decode_head.", "auxiliary_head.", "features.18."),
+)
 # What training code puts in front of a backbone's own key names.
 WRAPPERS = ("module.", "backbone.", "pretrained.", "encoder.", "model.")
+_PICKLED = (".pth", ".pt", ".bin", ".tar", ".ckpt")
+"""Endings of torch's own files; training code writes model_best.pth.tar."""
+_NUMPY = ("multiarray.scalar", "multiarray._reconstruct")
+_DROPPED = (
+    *(f"numpy.{core}.{name}" for core in ("core", "_core") for name in _NUMPY),
+    *(f"numpy.dtypes.{kind}DType" for kind in ("Float64", "Float32", "Int64", "Int32", "Bool", "UInt8")),
+    *("numpy.dtype", "numpy.ndarray", "argparse.Namespace"),
+    *("mmengine.logging.history_buffer.HistoryBuffer", "builtins.getattr"),
+)
+"""What whole checkpoints hold beside tensors: PyTorch-Encoding a score (a numpy number), timm its command line,
+mmsegmentation its log. In their place stands `_Dropped`, which does nothing: neither numpy nor getattr is called."""
 ENOUGH = 0.98
 """A file that fills less of the backbone than this was made for another one."""
 
@@ -63,10 +76,10 @@ def read(path: str | Path) -> WeightFile:
         raise OrdnetError(f"no weight file at {path}")
     if path.suffix == ".safetensors":
         tensors, metadata = _read_safetensors(path)
-    elif path.suffix in (".pth", ".pt", ".bin"):
+    elif path.suffix in _PICKLED:
         tensors, metadata = _read_pickle(path), {}
     else:
-        raise OrdnetError(f"{path}: expected a .safetensors, .pth or .pt file")
+        raise OrdnetError(f"{path}: expected a .safetensors, .pth or .pt file, or a whole checkpoint (.pth.tar)")
     stride_on = metadata.get("stride_on", "conv2")
     if stride_on not in ("conv1", "conv2"):
         raise OrdnetError(f"{path}: its metadata says stride_on={stride_on!r}; expected conv1 or conv2")
@@ -112,9 +125,23 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]
         raise OrdnetError(f"{path} is not a readable safetensors file ({error}); it may be cut short") from None
 
 
+class _Dropped:
+    """Stands in for an object of a checkpoint that nobody asked for."""
+
+    def __new__(cls, *_: object, **__: object) -> "_Dropped":
+        return super().__new__(cls)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __setstate__(self, _: object) -> None:
+        pass
+
+
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([(_Dropped, name) for name in _DROPPED]):
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever the unpickler met
         reason = str(error).strip().splitlines()
         raise OrdnetError(
@@ -132,14 +159,17 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def torchvision_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under torchvision's key names: timm's MobileNetV2 translated.
+    """The tensors under torchvision's key names: timm's and mmsegmentation's MobileNetV2 translated.
 
     timm's ResNets have these names already, and so have PyTorch-Encoding's (EncNet's): in its resnet50s, as in ours,
     conv1 is a sequence of three convolutions (0, 3, 6) with norms between them (1, 4), and bn1 comes after it.
     """
-    if "conv_stem.weight" not in tensors:
+    if "conv_stem.weight" in tensors:
+        layers = _timm_mobilenet_layers()
+    elif "layer1.0.conv.0.conv.weight" in tensors:
+        layers = _mmseg_mobilenet_layers()
+    else:
         return dict(tensors)
-    layers = _timm_mobilenet_layers()
     renamed = {}
     for key, tensor in tensors.items():
         layer, _, parameter = key.rpartition(".")
@@ -180,4 +210,19 @@ def _timm_mobilenet_layers() -> dict[str, str]:
             number += 1
             for timm, torchvision in layers.items():
                 names[f"blocks.{stage}.{block}.{timm}"] = f"features.{number}.conv.{torchvision}"
+    return names
+
+
+def _mmseg_mobilenet_layers() -> dict[str, str]:
+    """mmsegmentation numbers MobileNetV2's blocks per layer, and every convolution stands beside its norm."""
+    names = {"conv1.conv": "features.0.0", "conv1.bn": "features.0.1"}
+    number = 0
+    for layer, (expand, _, depth, _) in enumerate(MobileNetV2.STAGES, 1):
+        last = 1 if expand == 1 else 2  # the convolution that projects, which torchvision does not wrap
+        for block in range(depth):
+            number += 1
+            for place in range(last + 1):
+                ours = (f"{place}.0", f"{place}.1") if place < last else (f"{place}", f"{place + 1}")
+                for theirs, our in zip(("conv", "bn"), ours, strict=True):
+                    names[f"layer{layer}.{block}.conv.{place}.{theirs}"] = f"features.{number}.conv.{our}"
     return names

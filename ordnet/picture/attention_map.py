@@ -75,27 +75,31 @@ class AttentionRow:
     colours: Sequence[Colour] = ()
 
 
-def attention_figure(rows: Sequence[AttentionRow]) -> Image.Image:
+def attention_figure(rows: Sequence[AttentionRow], across: int | None = None) -> Image.Image:
     """A row of panels for each position: the picture with a cross, the maps, the parse. Titles stand above the first.
 
-    All rows have the same kinds of maps, as positions of one model do.
+    All rows have the same kinds of maps, as positions of one model do. With `across` so many panels stand side by side,
+    and the others below them, for narrow screens; then titles stand above all.
     """
     if not rows:
         raise ValueError("a figure of attention needs at least one position")
-    grid = [_panels(row) for row in rows]
+    panels = [_panels(row) for row in rows]
+    across = across or len(panels[0])
+    grid = [row[place : place + across] for row in panels for place in range(0, len(row), across)]
+    titled = [line == 0 or across < len(panels[0]) for line in range(len(grid))]
     width = max(_COLUMN, *(panel.picture.width for row in grid for panel in row))
     heights = [max(panel.picture.height for panel in row) for row in grid]
-    size = _GAP + (width + _GAP) * len(grid[0]), _ABOVE + sum(heights) + (_BELOW + _GAP) * len(rows)
+    size = _GAP + (width + _GAP) * across, _ABOVE * sum(titled) + sum(heights) + (_BELOW + _GAP) * len(grid)
     sheet = Image.new("RGB", size, _PAPER)
     draw = ImageDraw.Draw(sheet)
-    for place, panel in enumerate(grid[0]):
-        left = _GAP + place * (width + _GAP)
-        draw.text((left, _ABOVE - 34), panel.title, _INK, font(20, panel.title), anchor="ls")
-        draw.text((left, _ABOVE - 13), panel.subtitle, _SOFT, font(14, panel.subtitle), anchor="ls")
-    top = _ABOVE
-    for row, height in zip(grid, heights, strict=True):
+    top = 0
+    for row, height, with_title in zip(grid, heights, titled, strict=True):
+        top += _ABOVE if with_title else 0
         for place, panel in enumerate(row):
             left = _GAP + place * (width + _GAP)
+            if with_title:
+                draw.text((left, top - 34), panel.title, _INK, font(20, panel.title), anchor="ls")
+                draw.text((left, top - 13), panel.subtitle, _SOFT, font(14, panel.subtitle), anchor="ls")
             sheet.paste(panel.picture, (left, top))
             _draw_below(sheet, panel, left, top + height + 10, width)
         top += height + _BELOW + _GAP

@@ -82,12 +82,12 @@ def legend(key: Sequence[tuple[str, Colour | None]], width: int) -> Image.Image:
 
 
 _MARGIN, _BETWEEN = 20, 10
-"""Around a grid, and between its columns."""
+"""Pixels around a grid, and between its columns."""
 _TITLE, _CAPTION, _NOTE = 20, 16, 15
 _ABOVE, _BELOW = 36, 34
 """Room for the titles, and for the caption below each picture."""
 _WIDTH = 1500
-"""What the columns share, if their cells then lie within _CELL."""
+"""The width that the columns share, if their cells then lie within _CELL."""
 _CELL = (180, 340)
 _SHAPE = (0.4, 1.5)
 """The flattest and the tallest cell, height by width."""

@@ -69,7 +69,7 @@ def section(title: str, *html: str) -> Section:
 
 
 def text(value: object) -> str:
-    """Safe inside an element and inside quotes; control characters, which no page may hold, become �."""
+    """Text made safe for elements and quotes; control characters, which no page may hold, become �."""
     return escaping.escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]", "�", str(value)))
 
 
@@ -78,16 +78,25 @@ def paragraph(words: str) -> str:
 
 
 def figure(
-    image: Image.Image | Path, caption: str = "", *, alt: str = "", chart: bool = False, wide: bool = False
+    image: Image.Image | Path,
+    caption: str = "",
+    *,
+    alt: str = "",
+    chart: bool = False,
+    wide: bool = False,
+    narrow: Image.Image | None = None,
 ) -> str:
     """A picture, or a file of one, with its caption; `alt` describes it to those who cannot see it.
 
     A `chart` is dark ink on white paper, and is turned round in the dark. A `wide` picture is never made so small
-    that it cannot be read: on a narrow screen it scrolls by itself.
+    that it cannot be read: on a narrow screen it scrolls by itself, or gives way to the one that is made for it.
     """
     classes = " ".join(name for name, wanted in (("chart", chart), ("wide", wide)) if wanted)
     below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
     picture = f'<img alt="{text(alt or caption)}" src="{data_uri(image)}">'
+    if narrow is not None:
+        classes += " fits"
+        picture = f'<picture><source media="(max-width: 40rem)" srcset="{data_uri(narrow)}">{picture}</picture>'
     return f'<figure class="{classes}"><div{" tabindex=0" if wide else ""}>{picture}</div>{below}</figure>'
 
 
@@ -172,7 +181,7 @@ def _rgb(colour: Colour) -> str:
 
 
 def _anchor(title: str, place: int) -> str:
-    """Unlike any other section's, whatever the title."""
+    """An anchor unlike any other section's, whatever the title."""
     return f"{place + 1}-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
@@ -246,7 +255,7 @@ ul { list-style: none; margin: .4rem 0 1rem; padding: 0; }
 .legend i { flex: none; width: .95rem; height: .95rem; border-radius: 3px; border: 1px solid rgb(110 125 133 / .75); }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: .8rem; }
 .quad { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: .5rem; }
-figure { margin: 0; break-inside: avoid; }
+figure { margin: 0; break-inside: avoid; } section > figure { margin-bottom: .9rem; }
 figure img { display: block; width: 100%; height: auto; border-radius: 5px; }
 figcaption { color: var(--soft); font-size: .85rem; margin-top: .2rem; }
 .chart img { background: #fff; filter: var(--chart); }
@@ -266,8 +275,10 @@ article { break-inside: avoid; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
 pre { overflow-x: auto; background: var(--well); border-radius: 6px; padding: .8rem; font-size: .85rem;
   overflow-wrap: normal; }
-@media (max-width: 40rem) { .quad { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+@media (max-width: 40rem) { .wide.fits img { min-width: 0; }
+  .quad { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   table { font-size: .85rem; } tbody th { min-width: 7rem; } td, th { padding-right: .5rem; }
+  .wide table { font-size: .8rem; } .wide td { min-width: 0; } .wide tbody th { min-width: 5rem; }
   .bars li { grid-template-columns: minmax(0, 8rem) minmax(0, 1fr) 3.6rem; gap: .5rem; } }
 @media print { nav { display: none; } body { max-width: none; margin: 0; font-size: 11pt; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } .wide img { min-width: 0; }

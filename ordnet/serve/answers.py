@@ -63,6 +63,7 @@ class ModelAnswer(Answer):
     """What /v1/model says."""
 
     name: str
+    models: list[str] = Field(description="All models that this server has; the first answers unless one is named.")
     version: str = Field(description="Of ordnet.")
     classes: list[ModelClass]
     protocol: str = Field(description="How a picture is tested: whole, multiscale or encnet.")
@@ -139,7 +140,7 @@ class AttentionAnswer(Answer):
     gate: GateAnswer | None = Field(description="What the long range is multiplied with at every position.")
 
 
-def model_answer(name: str, engine: Engine, limits: Limits) -> ModelAnswer:
+def model_answer(name: str, engine: Engine, limits: Limits, models: list[str]) -> ModelAnswer:
     parser = engine.parser
     classes = [
         ModelClass(id=number, name=each, colour=hexadecimal(colour))
@@ -147,7 +148,7 @@ def model_answer(name: str, engine: Engine, limits: Limits) -> ModelAnswer:
     ]
     bounds = LimitsAnswer(bytes=limits.bytes, pixels=limits.pixels, queue=limits.queue, seconds=limits.seconds)
     return ModelAnswer(
-        name=name, version=ordnet.__version__, classes=classes, protocol=parser.protocol,
+        name=name, models=models, version=ordnet.__version__, classes=classes, protocol=parser.protocol,
         explains=parser.explains, limits=bounds,
     )  # fmt: skip
 

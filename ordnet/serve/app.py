@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -38,12 +38,19 @@ _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 
 
 def make_app(
-    parser: AnyParser, name: str, limits: Limits | None = None, token: str | None = None, hosts: Hosts | None = None
+    parsers: Mapping[str, AnyParser],
+    limits: Limits | None = None,
+    token: str | None = None,
+    hosts: Hosts | None = None,
 ) -> Guard:
-    """The server of one parser; `name` is what the model is called in answers. Without `hosts` it answers to any."""
+    """The server of these parsers, by what their models are called in answers.
+
+    The first one answers where a request names none. Without `hosts` it answers to any name.
+    """
     limits = limits or Limits()
-    engine = Engine(parser, limits.keep, limits.parses)
-    queue = WorkQueue(limits.queue, engine.at_once)
+    share = len(parsers)
+    engines = {name: Engine(each, limits.keep // share, limits.parses // share) for name, each in parsers.items()}
+    queue = WorkQueue(limits.queue, min(engine.at_once for engine in engines.values()))
     decoder = Decoder(limits)
 
     @asynccontextmanager
@@ -57,20 +64,38 @@ def make_app(
         title="ordnet", version=ordnet.__version__, description=documents.ABOUT, lifespan=lifespan,
         docs_url=None, redoc_url=None,
     )  # fmt: skip
-    _add_routes(app, engine, queue, decoder, limits, model_answer(name, engine, limits))
+    models = {name: model_answer(name, engine, limits, list(engines)) for name, engine in engines.items()}
+    _add_routes(app, engines, queue, decoder, limits, models)
     _add_pages(app)
     _add_problems(app)
     # around all of it, so that answers to mistakes of our own are guarded too
     return Guard(app, token, hosts)
 
 
+ModelName = Annotated[str | None, Query(alias="model", description="One of `models` of /v1/model; the first without.")]
+
+
 def _add_routes(
-    app: FastAPI, engine: Engine, queue: WorkQueue, decoder: Decoder, limits: Limits, model: ModelAnswer
+    app: FastAPI,
+    engines: Mapping[str, Engine],
+    queue: WorkQueue,
+    decoder: Decoder,
+    limits: Limits,
+    models: Mapping[str, ModelAnswer],
 ) -> None:
     uploads = Uploads(limits)
 
+    def chosen(name: str | None) -> tuple[Engine, ModelAnswer]:
+        name = next(iter(engines)) if name is None else name
+        if name not in engines:
+            raise Refusal(422, f"There is no model {name!r:.80} here; there are {', '.join(engines)}.")
+        return engines[name], models[name]
+
     async def answer(
-        request: Request, work: Callable[[Upload, Picture | None, Stop], Any], confidence: bool = False
+        request: Request,
+        engine: Engine,
+        work: Callable[[Upload, Picture | None, Stop], Any],
+        confidence: bool = False,
     ) -> Any:
         """What `work` makes of the upload when its turn comes; without a picture where that is not needed any more."""
         end = time.monotonic() + limits.seconds
@@ -91,7 +116,7 @@ def _add_routes(
                 _gone(request), left, decode if needed else None,
             )  # fmt: skip
 
-    def parsed_of(upload: Upload, picture: Picture | None, confidence: bool, stop: Stop) -> Parsed:
+    def parsed_of(engine: Engine, upload: Upload, picture: Picture | None, confidence: bool, stop: Stop) -> Parsed:
         if picture is None:  # it was known when it came; by now others may have taken its place
             known = engine.known(upload.key)
             if known is not None and (known.parse.confidence is not None or not confidence):
@@ -108,33 +133,36 @@ def _add_routes(
         what: Annotated[Literal["labels", "overlay"], Query(description="PNG: which picture.")] = "labels",
         strength: Annotated[float, Query(ge=0, le=1, description="PNG: how much an overlay's colours cover.")] = 0.5,
         names: Annotated[bool, Query(description="PNG: write the classes' names on an overlay.")] = True,
+        model_name: ModelName = None,
     ) -> Any:
         """Say what every pixel of a picture shows."""
         kind = wanted(accept)
+        engine, model = chosen(model_name)
 
         def work(upload: Upload, picture: Picture | None, stop: Stop) -> ParseAnswer | bytes:
             if upload.picture is None:
                 raise Refusal(422, f"The form has no file in the field {PICTURE!r}.")
-            parsed = parsed_of(upload, picture, confidence, stop)
+            parsed = parsed_of(engine, upload, picture, confidence, stop)
             if kind != PNG:
                 return parse_answer(parsed, model, labels, confidence)
             if what == "labels":
                 return png(Image.fromarray(parsed.parse.labels))
             return png(parsed.parse.overlay(strength, names))
 
-        found = await answer(request, work, confidence)
+        found = await answer(request, engine, work, confidence)
         return Response(found, media_type=PNG) if isinstance(found, bytes) else found
 
     @app.post("/v1/attention", response_model=AttentionAnswer, **documents.ATTENTION)
-    async def attention(request: Request) -> Any:
+    async def attention(request: Request, model_name: ModelName = None) -> Any:
         """Say what the position of one pixel attends to, and what its gate lets through."""
+        engine, model = chosen(model_name)
         if not engine.parser.explains:
             raise Refusal(422, f"The model {model.name} cannot show attention: that needs an ordnet checkpoint.")
 
         def work(upload: Upload, picture: Picture | None, stop: Stop) -> AttentionAnswer:
             x, y = (_whole_number(upload, side) for side in ("x", "y"))
             if upload.picture is not None:
-                parsed = parsed_of(upload, picture, False, stop)
+                parsed = parsed_of(engine, upload, picture, False, stop)
             elif "picture" not in upload.fields:
                 raise Refusal(
                     422, f"The form needs a file in the field {PICTURE!r}, or the key of a parse in 'picture'."
@@ -145,19 +173,19 @@ def _add_routes(
                 raise Refusal(404, f"That picture is not kept any more: send it in the field {PICTURE!r}.")
             return attention_answer(parsed, engine.attend(parsed, x, y, stop))
 
-        return await answer(request, work)
+        return await answer(request, engine, work)
 
-    @app.get("/v1/model", response_model=ModelAnswer, responses=documents.problems(401))
-    async def about_model() -> ModelAnswer:
-        """The model, its classes and the server's limits."""
-        return model
+    @app.get("/v1/model", response_model=ModelAnswer, responses=documents.problems(401, 422))
+    async def about_model(model_name: ModelName = None) -> ModelAnswer:
+        """A model and its classes, the names of all models, and the server's limits."""
+        return chosen(model_name)[1]
 
     @app.get("/healthz", response_model=Health)
     async def health() -> Health:
         """Whether the server answers, and how much it has to do."""
         return Health(
             status="ok", version=ordnet.__version__, working=queue.working, requests=queue.taken, uploads=uploads.count,
-            progress=engine.progress,
+            progress=next((each.progress for each in engines.values() if each.progress is not None), None),
         )  # fmt: skip
 
 

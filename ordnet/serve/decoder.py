@@ -25,15 +25,15 @@ from ordnet.serve.guard import Limits, Refusal, too_many_pixels
 # Named one by one: Pillow hands others on to outside programs, or has hardly tested them.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 HEADER_SECONDS = 5.0
-"""For what stands before the pixels; milliseconds for any honest file."""
+"""The time for what stands before the pixels; any honest file takes milliseconds."""
 SECONDS, SECONDS_PER_MEGAPIXEL = 5.0, 1.0
-"""For the pixels; a busy machine takes a tenth of it for the slowest format."""
+"""The time for the pixels; a busy machine takes a tenth of it for the slowest format."""
 _BYTES_PER_PIXEL = 24
-"""Of the decoder's own buffers, the picture as RGBA, as RGB and turned upright, all at once."""
+"""Bytes per pixel for the decoder's own buffers and the picture as RGBA, as RGB and turned upright, all at once."""
 _PICTURES = 2_000
 """After so many a fresh child takes over, whatever the last one has gathered in memory."""
 _ENTRIES, _VALUES, _STRIPS = 500, 200_000, 65_536
-"""Of a TIFF's directory: its entries, the numbers of an entry, the strips or tiles. Honest files have far fewer."""
+"""Bounds on a TIFF's directory: entries, numbers of an entry, strips or tiles. Honest files have far fewer."""
 _OK, _UNREADABLE, _TOO_LARGE, _DAMAGED = range(4)
 _LENGTH, _VERDICT = struct.Struct(">Q"), struct.Struct(">BII")
 

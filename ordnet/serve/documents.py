@@ -157,6 +157,6 @@ def _table(title: str, rows: list[tuple[str, str, str]]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Escaped, with `code` as code."""
+    """The text escaped, with `code` marked as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))

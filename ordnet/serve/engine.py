@@ -162,7 +162,7 @@ class Picture:
     pixels: np.ndarray
     """Upright RGB (H, W, 3) uint8."""
     seconds: float = 0.0
-    """Spent on decoding it."""
+    """Seconds spent on decoding it."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,15 @@ class Parsed:
     key: str
     parse: Parse
     seconds: float
-    """Decoding and parsing."""
+    """Seconds of decoding and parsing."""
 
 
 class Engine:
-    """A parser, and the last parses it made. Several threads may use it at once."""
+    """A parser, and the last parses it made. Threads may share an engine, and engines may share threads."""
+
+    _sharing = threading.Lock()
+    _running = 0
+    """Computations under way, of all engines: they share the process's threads."""
 
     def __init__(self, parser: AnyParser, keep: int, parses: int = 100) -> None:
         """`keep` bytes of the last parses stay in memory, but not more than `parses` of them."""
@@ -185,7 +189,6 @@ class Engine:
         self._last: OrderedDict[str, Parsed] = OrderedDict()
         self._lock = threading.Lock()
         self._mine = threading.local()
-        self._running = 0
         self._threads = torch.get_num_threads()
         self.at_once = min(2, self._threads) if getattr(parser, "device", torch.device("cpu")).type == "cpu" else 1
         """Two pictures with half of the threads each are done sooner than one after the other with all of them."""
@@ -249,9 +252,9 @@ class Engine:
             self._share(-1)
 
     def _share(self, change: int) -> None:
-        with self._lock:
-            self._running += change
-            torch.set_num_threads(max(1, self._threads // max(1, self._running)))
+        with Engine._sharing:
+            Engine._running += change
+            torch.set_num_threads(max(1, self._threads // max(1, Engine._running)))
 
     def _note(self, done: int, total: int) -> None:
         self.progress = done / total

@@ -20,7 +20,7 @@ class Limits:
     queue: int = 16
     """Requests that may wait beside those that are computed. More are told to come back later."""
     seconds: float = 120.0
-    """From the first byte of a request to its answer."""
+    """Seconds from the first byte of a request to its answer."""
     keep: int = 200_000_000
     """Bytes of the last parses that are kept in memory, so that a click does not parse again."""
     parses: int = 100

@@ -39,11 +39,11 @@ class Connections:
         self._sweeping = False
 
     def protocol(self, **arguments: Any) -> "Connection":
-        """What uvicorn makes of every connection."""
+        """The protocol that uvicorn creates for every connection."""
         return Connection(self, **arguments)
 
     def add(self, new: "Connection") -> bool:
-        """Whether there is room, if need be in place of an idle one."""
+        """Take a new connection in, if need be in place of an idle one; returns whether there was room."""
         neighbours = [each for each in self.open if each.address == new.address]
         for crowd, most in ((neighbours, self.limits.per_address), (list(self.open), self.limits.connections)):
             if len(crowd) >= most and not self._end_idlest(crowd):
@@ -162,12 +162,16 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def run(
-    model: str, listener: socket.socket, limits: Limits, token: str | None, allowed_hosts: Sequence[str] = ()
+    models: Sequence[str],
+    listener: socket.socket,
+    limits: Limits,
+    token: str | None,
+    allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serve on an opened socket until SIGINT or SIGTERM."""
+    """Serve these models on an opened socket until SIGINT or SIGTERM; the first answers unless another is named."""
     host, port = listener.getsockname()[:2]
     limits = replace(limits, connections=min(limits.connections, _affordable()))
-    app = make_app(load(model), model, limits, token, Hosts(host, allowed_hosts))
+    app = make_app({model: load(model) for model in models}, limits, token, Hosts(host, allowed_hosts))
     if token is None and not is_loopback(host):
         print(
             f"ordnet: warning: {host} can be reached from other machines, and no token is set: whoever reaches it "
@@ -175,7 +179,7 @@ def run(
             file=sys.stderr,
         )
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    print(f"{model} on {address} (API: {address}/docs); Ctrl-C ends it", flush=True)
+    print(f"{', '.join(models)} on {address} (API: {address}/docs); Ctrl-C ends it", flush=True)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=_GRACE,

@@ -80,6 +80,7 @@ def _photo(out: Path) -> page.Section:
             "What the marked pixel attends to: over the whole picture, and inside its patch; the gate says how much of "
             "the long range each position takes in.",
             wide=True,
+            narrow=attention.draw(across=2),
         ),
         page.folded("The commands", _PHOTO_COMMANDS.format(x=attention.x, y=attention.y)),
     )

@@ -11,10 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import miou_words, remarks
 
-ADVICE = (
-    "; if that lasts, try --set training.class_weights=auto, a larger training.crop (or data.scale) for small things, "
-    "or more epochs"
-)
+_WEIGHTS = "--set training.class_weights=auto, "
+_ADVICE = "; if that lasts, try {}a larger training.crop (or data.scale) for small things, or more epochs"
 """What helps a class that is never predicted."""
 
 
@@ -22,13 +20,15 @@ class Display:
     """A bar and lines on standard error: silent on all processes but the first, lines only without a terminal."""
 
     def __init__(self, main: bool) -> None:
-        self.console = Console(stderr=True, quiet=not main, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=True, quiet=not main, markup=False, emoji=False, highlight=False, soft_wrap=True)
         self._said: list[str] = []
+        self.weighted = False
+        """Whether rare classes weigh more already, and need not be advised."""
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[about]}"),
+            TextColumn("{task.fields[about]}", markup=False),
             TimeRemainingColumn(),
             console=self.console,
             transient=True,
@@ -36,7 +36,7 @@ class Display:
         )
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text)
 
     @contextmanager
     def task(self, description: str, total: int, done: int = 0) -> Iterator[Callable[[str], None]]:
@@ -71,7 +71,8 @@ class Display:
         found = remarks(record)
         for remark in found:
             if remark not in self._said:
-                self.say(f"  {remark}{ADVICE if remark.startswith('never predicted') else ''}")
+                advice = _ADVICE.format("" if self.weighted else _WEIGHTS)
+                self.say(f"  {remark}{advice if remark.startswith('never predicted') else ''}")
         self._said = found
 
 

@@ -59,7 +59,7 @@ def environment_rows(records: list[dict[str, Any]]) -> Sequence[tuple[str, str]]
 
 
 def keep_memory() -> bool:
-    """Let the C library keep freed memory for the next step; whether it could be told so.
+    """Let the C library keep freed memory for the next step; returns whether that was possible.
 
     glibc takes every tensor of more than 32 MB from the system and gives it back at once. The system zeroes such memory
     page by page, every time, which costs more than the arithmetic: a copy of 79 MB took 64 ms, one of 29 MB 4 ms.

@@ -35,7 +35,7 @@ from ordnet.training.vitals import watch
 
 ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "miou_classes", "absent_classes", "pixel_accuracy",
          "per_class_iou", "miou_by_range")  # fmt: skip
-"""What a checkpoint says about itself, of its epoch's record."""
+"""The parts of an epoch's record that a checkpoint carries."""
 _DRAW_SECONDS = 30
 """Drawing takes about half a second; runs with short epochs do not draw after each."""
 
@@ -146,7 +146,7 @@ def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
             with watch(setup.net if last_of_epoch else nn.Identity()) as progress.vitals:
                 parts = take_step(setup.accelerator, setup.model, setup.optimizer, batch, training, step)
             if setup.averaged:
-                setup.averaged.update(setup.net)
+                setup.averaged.update(setup.net, step + 1)
             progress.step += 1
             progress.parts = {key: progress.parts.get(key, 0.0) + value for key, value in parts.items()}
             seen += training.batch_size

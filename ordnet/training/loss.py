@@ -42,7 +42,7 @@ def total_loss(
     per micro-batch: the larger the micro-batch, the closer to the loss of the whole batch.
 
     The parts (`cross_entropy`, `lovasz`, `auxiliary`) carry no gradient and are not yet weighted by the settings; one
-    whose weight is 0 is not computed. Without any pixel that counts all is zero, and so is the gradient.
+    whose weight is 0 is not computed. Where no pixel counts, everything is zero, the gradient too.
     """
     losses: dict[str, tuple[float, Tensor]] = {}
     weights = class_weights_of(settings)

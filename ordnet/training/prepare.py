@@ -15,7 +15,7 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, Spread, notes_of
 from ordnet.data.loader import Batches
-from ordnet.data.statistics import class_weights, usual_long_side
+from ordnet.data.statistics import class_weights, long_sides, size_remark, usual_long_side
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.parser import find_device
@@ -51,7 +51,7 @@ class Setup:
     optimizer: Any
     progress: RunProgress
     class_weights: tuple[float, ...] | None
-    """Those of the settings, or what `auto` came to."""
+    """The weights given in the settings, or those that `auto` has counted."""
     long_side: int | None
     """How large the network sees pictures: checkpoints keep it, so that larger ones are parsed at this scale."""
     data: dict[str, Any]
@@ -100,7 +100,12 @@ def make_accelerator(training: TrainingConfig, device: str | None = None) -> Acc
 def earlier_state(
     folder: RunFolder, settings: Settings, resume: bool, force: bool, display: Display, main: bool
 ) -> dict[str, Any] | None:
-    """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked."""
+    """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked.
+
+    Where torchrun has started the processes again, the run goes on, whatever its first start was told.
+    """
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        resume, force = True, False
     if main:
         folder.refuse_foreign(settings.training.tensorboard)
     if force and main:
@@ -148,6 +153,7 @@ def prepare(
     )  # fmt: skip
 
     weights = _class_weights(settings, train_set, found)
+    display.weighted = weights is not None
     if settings.training.class_weights == "auto" and found is None and weights:
         shown = ", ".join(f"{name} {weight:g}" for name, weight in zip(train_set.classes.names, weights, strict=True))
         display.say(f"class weights, by the training labels: {shown}")
@@ -172,9 +178,13 @@ def prepare(
     board = Board(folder.path / "tensorboard" if main and training.tensorboard else None, progress.epoch)
     model: Any = Trainee(net)
     model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
+    sides = long_sides(train_set)
+    scaled = settings.data.long_side or settings.data.base_size
+    if main and found is None and not scaled and (advice := size_remark(sides, training.crop)):
+        display.say(advice)
     return Setup(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, model, optimizer,
-        progress, weights, settings.data.long_side or usual_long_side(train_set), data,
+        progress, weights, settings.data.long_side or usual_long_side(sides), data,
     )  # fmt: skip
 
 
@@ -195,7 +205,7 @@ def _open_data(settings: Settings, display: Display, main: bool) -> tuple[Datase
 
 
 def _workers(asked: int, display: Display) -> int:
-    """As many loading processes as were asked for, within what the computer can bear."""
+    """The number of loading processes: as many as were asked for, within what the computer can bear."""
     cores, beside = os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     most = max(1, _WORKERS_PER_CORE * cores // beside)
     if asked <= most:

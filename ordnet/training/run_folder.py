@@ -83,7 +83,7 @@ class RunFolder:
             )
 
     def own_all(self, board: bool = False) -> None:
-        """From now on all names that a run writes are this run's; `refuse_foreign` has found nobody else's."""
+        """Claim all names that a run writes for this run, once `refuse_foreign` has found no file of anybody else."""
         own = self._own() | set(_wanted(board))
         if self._listed() != own:
             write_text(self.path / _LIST, "".join(f"{name}\n" for name in OWN if name in own))

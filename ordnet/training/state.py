@@ -16,6 +16,7 @@ from torch import nn
 from ordnet.config import Settings
 from ordnet.data.dataset import Dataset
 from ordnet.data.loader import is_dead_worker
+from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 from ordnet.training.start import Averaged
@@ -198,16 +199,8 @@ def _part(dataset: Dataset) -> dict[str, Any]:
         "count": len(dataset.ids),
         "ids": _digest(dataset.ids),
         "ids_sorted": _digest(sorted(dataset.ids)),
-        "sizes": _digest(f"{_size(path)}" for path in files),
+        "sizes": _digest(f"{(stamp(path) or (-1,))[0]}" for path in files),
     }
-
-
-def _size(path: str) -> int:
-    """A file's size in bytes; -1 for what is generated or missing."""
-    try:
-        return Path(path).stat().st_size
-    except (OSError, ValueError):
-        return -1
 
 
 def _digest(words: Iterable[str]) -> str:

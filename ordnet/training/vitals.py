@@ -1,4 +1,4 @@
-"""Whether the omni-range block is alive: what it adds, how much of that depends on the place, how its gate moves.
+"""Vital signs of the omni-range block: what it adds, how much of that depends on the place, how its gate moves.
 
 `watch` measures this while the network is training; `in_words` says it in sentences.
 """

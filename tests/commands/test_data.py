@@ -55,6 +55,23 @@ def test_check_of_a_sound_set(folder):
     assert ["255", "–", "ignored", "12", "0.08%", "12"] in rows
 
 
+def test_names_are_printed_as_they_are(folder):
+    """`:phone:` between two colons is an emoji to some."""
+    renamed = folder.rename(folder.parent / "phone")
+    assert f"folder:{renamed}: train 8" in run("check", f"folder:{renamed}")[1]
+    (renamed / "classes.txt").write_text(":sky:\n:phone:\nnever\n")
+    assert ":phone:" in run("stats", f"folder:{renamed}")[1]
+
+
+def test_large_pictures_are_remarked_on(folder):
+    for file in (*folder.glob("images/*"), *folder.glob("labels/*")):
+        Image.open(file).resize((1200, 900), Image.Resampling.NEAREST).save(file)
+    assert (
+        "a training crop of 256 shows a small part of them; `--set data.long_side=512`"
+        in run("check", f"folder:{folder}")[1]
+    )
+
+
 def test_check_groups_and_counts_problems(folder):
     for index in range(12):
         label = np.full((30, 40), 9, dtype=np.uint8)

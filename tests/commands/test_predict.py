@@ -76,7 +76,7 @@ def test_hostile_files_are_reported_and_the_rest_is_done(model, tmp_path):
     (folder / "text.png").write_text("this is not a picture")
     whole = photo(tmp_path / "whole.jpg", 200, 200).read_bytes()
     (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
-    (folder / "wide.tif").write_bytes(wide_tiff(200))
+    (folder / "wide.tif").write_bytes(wide_tiff(200)[:-100])
     # a header that promises 3.6 gigapixels must not be decoded
     header = (folder / "good.png").read_bytes()
     (folder / "huge.png").write_bytes(header[:16] + struct.pack(">II", 60000, 60000) + header[24:])
@@ -187,6 +187,17 @@ def test_names_tell_pictures_apart(tmp_path):
     assert len({stem.lower() for path, stem in folder.items() if path != "x/A.png"}) == len(folder) - 1
     # the same picture twice is one picture
     assert listed(tmp_path, "x/b.png", "x/b.png", "x/../x/b.png") == {"x/b.png": "b"}
+
+
+def test_formats_that_cannot_be_read_are_said(model, tmp_path):
+    photo(tmp_path / "in/a.jpg")
+    (tmp_path / "in/b.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    done = run(model, tmp_path / "in", "--out", tmp_path / "out")
+    assert done.exit_code == 0
+    assert "left out 1 .heic (cannot be read here: convert to JPEG or PNG)" in done.output
+    done = run(model, tmp_path / "in/b.heic", "--out", tmp_path / "out")
+    assert done.exit_code == 1
+    assert ".heic cannot be read here, convert it to JPEG or PNG" in done.output
 
 
 def test_folders_patterns_and_odd_names(tmp_path):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -699,9 +700,9 @@ def test_mistakes_are_explained(tmp_path, name):
 
 
 def test_unknown_names_and_splits():
-    with pytest.raises(OrdnetError, match=r"no data set 'cityscape'; there are folder, ade20k.*folder:PATH"):
+    with pytest.raises(OrdnetError, match=r"no data set 'cityscape'; there are folder, tar, ade20k.*folder:PATH"):
         open_dataset("cityscape:/data", "train")
-    for name in sorted(OPENERS.keys() - {"scenes", "folder"}):
+    for name in sorted(OPENERS.keys() - {"scenes", "folder", "tar"}):
         with pytest.raises(OrdnetError, match=rf"{name} has no split 'validation'; there are .*val"):
             open_dataset(f"{name}:/nowhere", "validation")
 
@@ -734,3 +735,135 @@ def test_opening_reads_no_picture(tmp_path):
 def test_outside_values_survive_the_way_out_of_a_worker():
     error = pickle.loads(pickle.dumps(OutsideClasses({7: 3}, [0, 1], "a.png")))
     assert error.values == {7: 3} and str(error).startswith("a.png: ") and error.file == "a.png"
+
+
+# what goes wrong, for every layout
+
+
+def make_context_png(root):
+    raw = raw_of([*range(60), 255])
+    for split, key in (("train", "a"), ("val", "b")):
+        lines(root / f"VOC2010/ImageSets/SegmentationContext/{split}.txt", [key])
+        picture(root / f"VOC2010/JPEGImages/{key}.jpg", raw.shape)
+        index_png(root / f"VOC2010/SegmentationClassContext/{key}.png", raw)
+
+
+def make_coco_mat(root):
+    def write(split, key, raw):
+        picture(root / f"images/{key}.jpg", raw.shape)
+        mat(root / f"annotations/{key}.mat", S=raw.astype(np.uint8))
+
+    make_coco(root, write)
+
+
+def make_voc_sbd(root):
+    base, raw = make_voc(root)
+    sbd(root / "benchmark_RELEASE/dataset/cls/d.mat", np.full(raw.shape, 7))
+    picture(base / "JPEGImages/d.jpg", raw.shape)
+
+
+def make_vistas(root):
+    for folder in ("training", "validation"):
+        picture(root / f"{folder}/images/a.jpg", raw_of(range(66)).shape)
+        index_png(root / f"{folder}/v2.0/labels/a.png", raw_of(range(66)))
+    vistas_config(root / "config_v2.0.json", 66)
+
+
+def make_full_with_classes(root):
+    lines(make_full(root, np.resize([0, 2420, 312], SHAPE)) / "classes.txt", ["building, edifice", "sky"])
+
+
+def make_segnet(root):
+    raw = raw_of(range(12))
+    for split in ("train", "val", "test"):
+        picture(root / f"CamVid/{split}/{split}_1.png", raw.shape)
+        index_png(root / f"CamVid/{split}annot/{split}_1.png", raw)
+
+
+LAYOUTS = {
+    "ade20k": (make_ade20k, "train"),
+    "ade20k-full": (make_full_with_classes, "train"),
+    "pascal-context": (lambda root: make_context(root, "VOCdevkit/VOC2010/trainval"), "train"),
+    "pascal-context png": (make_context_png, "train"),
+    "pascal-context detail": (lambda root: make_detail(root, raw_of([0, 2, 9])), "train"),
+    "coco-stuff": (make_coco_mat, "train"),
+    "voc": (make_voc, "train"),
+    "voc sbd": (make_voc_sbd, "trainaug"),
+    "cityscapes": (make_cityscapes, "train"),
+    "mapillary": (make_vistas, "train"),
+    "camvid kaggle": (make_kaggle, "train"),
+    "camvid segnet": (make_segnet, "train"),
+}
+
+
+def outcome(name, root, split):
+    """The labels' ids, or what is said to be wrong. Anything but our own error is a failure of the test."""
+    try:
+        return list(read_all(f"{name.split()[0]}:{root}", split)[1])
+    except OrdnetError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_whatever_is_missing_is_named(name, tmp_path):
+    make, split = LAYOUTS[name]
+    root = tmp_path / "data"
+    root.mkdir()
+    make(root)
+    whole = outcome(name, root, split)
+    assert isinstance(whole, list)
+    failures = 0
+    for part in sorted(root.rglob("*")):
+        if "png-cache" in str(part) or any("png-cache" in str(parent) for parent in part.parents):
+            continue
+        part.rename(tmp_path / "away")
+        found = outcome(name, root, split)
+        (tmp_path / "away").rename(part)
+        if isinstance(found, str):
+            failures += 1
+            assert str(root) in found, found
+    assert failures >= 3  # pictures, labels, and what holds them
+    assert outcome(name, root, split) == whole
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_whatever_is_cut_off_is_named(name, tmp_path):
+    make, split = LAYOUTS[name]
+    make(tmp_path)
+    cut = []
+    for file in sorted(path for path in tmp_path.rglob("*") if path.is_file() and "cache" not in str(path)):
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+        found = outcome(name, tmp_path, split)
+        file.write_bytes(content)
+        if isinstance(found, str):
+            cut.append(file.suffix)
+            # of a list that ends early the last id is cut, and the picture of that name is looked for
+            assert file.name in found or (file.suffix == ".txt" and str(tmp_path) in found), found
+    assert set(cut) & {".png", ".mat", ".json"}
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in ("ade20k-full", "pascal-context detail")])
+def test_a_value_that_no_class_has_is_named(name, tmp_path):
+    make, split = LAYOUTS[name]
+    make(tmp_path)
+    dataset = open_dataset(f"{name.split()[0]}:{tmp_path}", split)
+    strange = []
+    for index in range(len(dataset.ids)):
+        file = Path(dataset.files(index)[1])
+        raw = np.full(raw_of(range(2)).shape, 254)
+        if file.suffix == ".mat":
+            key = {"pascal-context": "LabelMap", "coco-stuff": "S"}.get(name)
+            if key:
+                mat(file, **{key: raw.astype(np.uint16) + 500})
+            else:
+                sbd(file, raw)
+        elif name == "camvid kaggle":
+            Image.fromarray(np.full((*raw.shape, 3), 3, np.uint8)).save(file)
+        else:
+            index_png(file, raw)
+        with pytest.raises(OrdnetError) as caught:
+            open_dataset(f"{name.split()[0]}:{tmp_path}", split).label(index)
+        assert file.name in str(caught.value)
+        strange.append(str(caught.value))
+    assert strange

@@ -174,6 +174,29 @@ def test_coco_polygons_and_run_lengths(tmp_path):
         assert not label_of(where / "out", "sub_b").any()
 
 
+def test_coco_as_cvat_and_roboflow_write_it(tmp_path):
+    """CVAT keeps pictures in a folder of the subset's name, Roboflow adds a category that stands for all others."""
+    categories = [
+        {"id": 0, "name": "pets", "supercategory": "none"},
+        {"id": 1, "name": "cat", "supercategory": "pets"},
+        {"id": 2, "name": "dog", "supercategory": "pets"},
+    ]
+    square = {"segmentation": [[1, 1, 4, 1, 4, 4, 1, 4]], "category_id": 1}
+    file, images = coco(tmp_path, [square], images=[{"id": 7, "file_name": "b.jpg"}], categories=categories)
+    written = convert(coco_json.read(file, images), tmp_path / "out")
+    assert written.classes == ["background", "cat", "dog"]
+    assert list(written.left_out) == ["categories that only stand for all others (supercategories)"]
+    assert label_of(tmp_path / "out", "b").sum() == 9
+    # annotated itself it is a class as any other; of two folders with such a picture none is guessed
+    file, images = coco(tmp_path, [{**square, "category_id": 0}], categories=categories)
+    assert convert(coco_json.read(file, images), tmp_path / "second").classes == ["background", "pets", "cat", "dog"]
+    (images / "other").mkdir()
+    (images / "other/b.jpg").write_bytes(picture())
+    file, images = coco(tmp_path, [square], images=[{"id": 7, "file_name": "b.jpg"}], categories=categories)
+    with pytest.raises(OrdnetError, match=r"b\.jpg is missing"):
+        convert(coco_json.read(file, images), tmp_path / "third")
+
+
 @pytest.mark.parametrize(
     ("annotations", "changes", "says"),
     [

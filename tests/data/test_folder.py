@@ -184,7 +184,7 @@ def test_names_that_do_not_match(maker):
 
 def test_wrong_labels_are_named(maker):
     maker.add("outside", np.array([[0, 7, 7]], dtype=np.uint8))
-    maker.add("colour", np.zeros((2, 2, 3), dtype=np.uint8))
+    maker.add("colour", np.array([[[0, 0, 0], [128, 64, 128]]], dtype=np.uint8))
     maker.add("size")
     Image.new("RGB", (5, 5)).save(maker.root / "images/size.jpg")
     maker.add("cut")
@@ -201,6 +201,54 @@ def test_wrong_labels_are_named(maker):
     ):
         with pytest.raises(OrdnetError, match=message):
             read_pair(dataset, index)
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_grey_masks_stored_in_colour(maker, channels):
+    """Many programs save red, green and blue even of a grey picture."""
+    stacked = np.repeat(RAW[..., None], channels, axis=2)
+    stacked[..., 3:] = 255
+    maker.add("grey", stacked)
+    see_through = stacked.copy()
+    see_through[..., 3:] = 0
+    maker.add("see-through", see_through)
+    maker.write(classes=["x", "y", "z"], train=["grey", "see-through"])
+    assert np.array_equal(maker.open().label(0), RAW)
+    if channels == 4:  # what is drawn in the alpha channel is not guessed
+        with pytest.raises(OrdnetError, match=r"see-through\.png is a colour picture \(RGBA\)"):
+            maker.open().label(1)
+
+
+def test_smooth_masks_are_told_apart_from_forgotten_classes(maker):
+    maker.add("smooth", np.linspace(0, 255, 30).astype(np.uint8)[None])
+    maker.add("hard", np.array([[0, 7, 255]], np.uint8))
+    maker.write(classes=["x =0", "y =255"], train=["smooth", "hard"])
+    with pytest.raises(OrdnetError, match="come from smoothing: save masks with hard edges"):
+        maker.open().label(0)
+    with pytest.raises(OrdnetError, match=r"expected 0, 255$"):
+        maker.open().label(1)
+
+
+@pytest.mark.parametrize(
+    ("there", "advice"),
+    [
+        (("Images", "Labels"), r"rename Images/ to images/ and Labels/ to labels/\."),
+        (("images", "masks"), r"rename masks/ to labels/\."),
+        (("train/images", "train/masks", "val/images"), r"move train/images/ to images/train/ and train/masks/ to lab"),
+        ((), r"labels/ in [^:]*; expected\n"),
+    ],
+)
+def test_other_layouts_are_answered_with_what_to_do(tmp_path, there, advice):
+    for folder in there:
+        (tmp_path / folder).mkdir(parents=True)
+    with pytest.raises(OrdnetError, match=advice):
+        open_dataset(f"folder:{tmp_path}", "train")
+
+
+def test_pictures_beside_their_masks_are_answered_with_what_to_do(tmp_path):
+    Image.new("RGB", (3, 2)).save(tmp_path / "a.jpg")
+    with pytest.raises(OrdnetError, match=r"it holds pictures itself: move them into images/"):
+        open_dataset(f"folder:{tmp_path}", "train")
 
 
 @pytest.mark.parametrize(

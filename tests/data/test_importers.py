@@ -275,6 +275,18 @@ def test_label_studio_brush_polygon_and_rectangle(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        "/data/upload/1/1f2e3d4c-street.jpg", "/data/local-files/?d=photos/street.jpg", "s3://bucket/2024/street.jpg",
+        "https://host/path/street.jpg?X-Amz-Date=1&d=a/b", "street.jpg",
+    ],
+)  # fmt: skip
+def test_label_studio_finds_the_picture_of_every_kind_of_address(tmp_path, address):
+    file, pictures = studio(tmp_path, [stroke(np.uint8(MASK == 1), "cat")], data={"image": address})
+    assert [picture.id for picture in label_studio.read(file, pictures).pictures] == ["street"]
+
+
+@pytest.mark.parametrize(
     ("results", "changes", "says"),
     [
         ([stroke(MASK, "x", value={"brushlabels": ["x"], "rle": [1, 999]})], {}, "list `rle` of bytes"),

@@ -107,7 +107,10 @@ def test_a_limit_takes_the_first_samples():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 30}, r"23 samples .* batch of 30: use a smaller training.batch_size"),
+        (
+            {"batch_size": 30},
+            r"23 samples .* batch of 30: use a smaller training.batch_size, such as --set training.batch_size=23",
+        ),
         ({"limit": 3}, r"3 samples .*data.limit is 3"),
         ({"batch_size": 5, "world": 2}, "5 cannot be shared evenly by 2"),
     ],

@@ -17,7 +17,7 @@ from ordnet.commands import app
 from ordnet.errors import OrdnetError
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.model import checkpoint
-from ordnet.model.middle_range import patch_grid
+from ordnet.model.branches import patch_grid
 from ordnet.model.pixels import padded, to_input
 from ordnet.picture.attention_map import attention_figure
 

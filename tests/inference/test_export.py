@@ -22,9 +22,9 @@ from ordnet.inference.onnx.parser import OnnxParser, session
 from ordnet.inference.onnx.quantise import Calibration, quantised
 from ordnet.inference.onnx.runtime import check
 from ordnet.model import checkpoint
+from ordnet.model.branches import patch_grid
 from ordnet.model.checkpoint import Checkpoint
 from ordnet.model.exported import Patches, exported
-from ordnet.model.middle_range import patch_grid
 from tests.serving import encoded, serving
 
 NAMES, COLOURS = ("Himmel", "wood – tree", "road"), ((0, 0, 255), (0, 255, 0), (128, 128, 128))

@@ -267,10 +267,26 @@ def test_a_parse_shows_itself_in_a_line_and_in_a_notebook():
     assert "<script" not in parse._repr_html_()
 
 
-@pytest.mark.parametrize("given_picture", [torch.zeros(3, 8, 8), [1, 2, 3], 7])
-def test_what_is_no_picture_is_answered_with_what_to_do(given_picture):
-    with pytest.raises(OrdnetError, match="takes a file, a PIL image or an RGB array"):
-        make()(given_picture)
+@pytest.mark.parametrize(
+    ("given_picture", "advice"),
+    [
+        (torch.zeros(3, 8, 8), r"'Tensor' of shape \(3, 8, 8\); .* x\.permute"),
+        ([1, 2, 3], r"'list': parser\.many\(pictures\)"),
+        (7, "'int'$"),
+        (np.zeros((8, 8, 3)), r"float64; from values of 0\.\.1 it is \(255 \* x\)\.astype"),
+        (np.zeros((8, 8), np.uint8), "uint8; Image.fromarray turns"),
+    ],
+)
+def test_what_is_no_picture_is_answered_with_what_to_do(given_picture, advice):
+    parser = make()
+    with pytest.raises(OrdnetError, match=advice):
+        parser(given_picture)
+    assert len(repr(parser)) < 120
+
+
+def test_what_is_no_model_is_answered_with_what_to_do():
+    with pytest.raises(OrdnetError, match=r"a model is a checkpoint's file or a shipped name \(.*\), not 'NoneType'"):
+        ordnet.load(None)
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has it")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordnet.inference.upsample import Places
-from ordnet.model.middle_range import patch_grid
+from ordnet.model.branches import patch_grid
 
 SIDE = st.integers(1, 60)
 

@@ -2,7 +2,10 @@
 
 import csv
 import json
+import threading
 from fractions import Fraction
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 
 import numpy as np
@@ -164,3 +167,22 @@ def test_reading_ends_when_told(tmp_path):
     video.stop.set()
     assert len(list(frames)) < 29
     video.close()
+
+
+def test_a_stream_over_the_network(model, tmp_path):
+    """It has no length and no place to go back to: frames come until it ends."""
+    clip(tmp_path / "live.ts", frames=8, rate=25)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/live.ts"
+        result = run(model, address, "--out", tmp_path / "out")
+        server.shutdown()
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "out/live.json").read_text())["frames"] == 8
+    assert len(read(tmp_path / "out/live.overlay.mp4")[1]) == 8
+
+
+def test_a_camera_that_is_not_there_is_said(model, tmp_path):
+    result = run(model, "/dev/video97", "--out", tmp_path / "out")
+    assert result.exit_code == 1 and "/dev/video97" in result.stderr

@@ -1,5 +1,11 @@
 """Backbones: strides, dilations, field of view, and public weights under their public names."""
 
+import argparse
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -41,6 +47,22 @@ def test_mobilenet_parameter_count():
         count = sum(p.numel() for p in make_backbone("mobilenet_v2").parameters())
     # 3,504,872 of the classifier, less its 1280x1000 layer with bias and the 320→1280 convolution with its norm
     assert count == 3_504_872 - 1_281_000 - (320 * 1280 + 2 * 1280)
+
+
+def test_the_full_mobilenet_ends_in_what_the_classifier_reads(tmp_path):
+    """All parameters but the classifier's own, and the same maps as the shorter form before the last one."""
+    full, usual = make_backbone("mobilenet_v2_full", 32).eval(), make_backbone("mobilenet_v2", 32).eval()
+    assert sum(p.numel() for p in full.parameters()) == 3_504_872 - 1_281_000
+    assert (full.strides, full.channels) == ((4, 8, 16, 32), (24, 32, 96, 1280))
+    file = weights.read(save(full.state_dict(), tmp_path / "w.safetensors"))
+    assert weights.load(usual, file).complete
+    image = torch.randn(1, 3, 70, 64)
+    with torch.no_grad():
+        *maps, top = full(image)
+        *others, last = usual(image)
+        for one, other in zip(maps, others, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        torch.testing.assert_close(top, full.features[18](last), rtol=0, atol=0)
 
 
 def test_the_short_mobilenet_is_the_beginning_of_the_long_one(tmp_path):
@@ -213,6 +235,96 @@ def test_unreadable_files(tmp_path):
             (tmp_path / name).write_bytes(content)
         with pytest.raises(OrdnetError, match=message):
             weights.read(tmp_path / name)
+
+
+def whole_checkpoints(state):
+    """Whole checkpoints as other people's training code writes them, by file name."""
+    numpy_score = np.float64(0.512)
+    encoding = {
+        "epoch": 49,
+        "state_dict": {
+            **{f"pretrained.{key}": value for key, value in state.items()},
+            "head.conv5.0.weight": torch.zeros(2), "auxlayer.conv5.0.weight": torch.zeros(2),
+        },
+        "optimizer": {"state": {}, "param_groups": [{"lr": 0.01, "params": [0, 1]}]},
+        "best_pred": numpy_score,
+    }  # fmt: skip
+    mmseg = {
+        "meta": {"mmseg_version": "1.2.2", "CLASSES": ("wall", "sky"), "PALETTE": [[1, 2, 3]], "epoch": 3},
+        "state_dict": OrderedDict(
+            **{f"backbone.{key}": value for key, value in state.items()},
+            **{"decode_head.conv_seg.weight": torch.zeros(2), "auxiliary_head.conv_seg.bias": torch.zeros(2)},
+        ),
+        "message_hub": {"log_scalars": {"train/lr": np.array([0.1, 0.2])}, "iter": np.int64(7)},
+    }
+    timm = {"epoch": 1, "arch": "resnet18", "state_dict": state, "args": argparse.Namespace(lr=0.1), "metric": 71.2}
+    torchvision = {"model": {f"backbone.{key}": value for key, value in state.items()}, "epoch": 2}
+    return {
+        "model_best.pth.tar": encoding, "iter_80000.pth": mmseg, "checkpoint-1.pth.tar": timm,
+        "model_29.pth": torchvision,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["model_best.pth.tar", "iter_80000.pth", "checkpoint-1.pth.tar", "model_29.pth"])
+@pytest.mark.parametrize("form", ["zip", "legacy", "legacy, numpy 1"])
+def test_whole_checkpoints_of_others(name, form, tmp_path):
+    state = stored("tiny")
+    torch.save(whole_checkpoints(state)[name], tmp_path / name, _use_new_zipfile_serialization=form == "zip")
+    if "numpy 1" in form:  # the module had another name
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content.replace(b"cnumpy._core.", b"cnumpy.core."))
+    backbone = make_backbone("tiny")
+    report = weights.load(backbone, weights.read(tmp_path / name), "tiny")
+    assert report.complete and report.leftover == []
+    assert_loaded(backbone, state)
+
+
+def test_mmsegmentation_names_of_mobilenet(tmp_path):
+    """Spelt out for some layers as its MobileNetV2 has them: a convolution and its norm in each step."""
+    layers = weights._mmseg_mobilenet_layers()
+    assert layers["layer1.0.conv.0.bn"] == "features.1.conv.0.1"
+    assert layers["layer1.0.conv.1.conv"] == "features.1.conv.1"
+    assert layers["layer2.1.conv.1.conv"] == "features.3.conv.1.0"
+    assert layers["layer7.0.conv.2.bn"] == "features.17.conv.3"
+    state = stored("mobilenet_v2")
+    back = {ours: theirs for theirs, ours in layers.items()}
+    renamed = {f"backbone.{back[key.rpartition('.')[0]]}.{key.rpartition('.')[2]}": v for key, v in state.items()}
+    backbone = make_backbone("mobilenet_v2")
+    path = save({"meta": {}, "state_dict": renamed}, tmp_path / "mmseg.pth")
+    assert weights.load(backbone, weights.read(path)).complete
+    assert_loaded(backbone, state)
+
+
+class Calls:
+    """Pickles as a call of something."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def test_hostile_checkpoints_run_nothing(tmp_path):
+    trace = tmp_path / "was-here"
+    path = tmp_path / "model_best.pth.tar"
+    for function, words in ((os.system, f"touch {trace}"), (exec, f"open('{trace}', 'w')"), (Path, str(trace))):
+        for zipped in (True, False):
+            content = {"state_dict": stored("tiny"), "best_pred": Calls(function, words)}
+            torch.save(content, path, _use_new_zipfile_serialization=zipped)
+            with pytest.raises(OrdnetError, match="never run"):
+                weights.read(path)
+    assert not trace.exists()
+
+
+def test_a_stand_in_leads_nowhere(tmp_path):
+    """getattr is allowed by name, but what is called is a stand-in: it gives neither attributes nor functions."""
+    path = tmp_path / "w.pth"
+    torch.save({"state_dict": stored("tiny"), "log": Calls(getattr, "words", "upper")}, path)
+    assert weights.read(path).tensors
+    dropped = weights._Dropped(os, "system")
+    dropped.__setstate__({"a": 1})
+    assert not callable(dropped) and vars(dropped) == {}
 
 
 def test_pickled_objects_are_refused(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ordnet
 from ordnet.errors import OrdnetError
-from ordnet.model.middle_range import join, patch_grid
+from ordnet.model.branches import join, patch_grid
 from ordnet.model.omni_range import CHOICES
 
 C, D, E = 12, 3, 5

@@ -123,7 +123,9 @@ def test_a_block_that_answers_nothing_still_works_and_says_what_it_cannot(tmp_pa
         net.block.without("gate")
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50s", "mobilenet_v2", "mobilenet_v2_short", "tiny"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "resnet50s", "mobilenet_v2", "mobilenet_v2_full", "mobilenet_v2_short", "tiny"]
+)
 def test_pyramids_say_what_they_are(name):
     backbone = build.make_backbone(name).eval()
     with torch.no_grad():

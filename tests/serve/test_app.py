@@ -171,6 +171,24 @@ def test_attention_of_a_picture_that_is_not_kept(client):
     assert client.post("/v1/attention", **upload(x=1, y=1)).status_code == 422
 
 
+def test_several_models_answer_by_name(model, parser, tmp_path):
+    """Each parses with its own network, keeps its own parses, and the first answers where none is named."""
+    other = tiny_checkpoint(tmp_path / "other.safetensors", "basic-sa")
+    array = pixels()
+    with serving(model, str(other)) as running, running.client() as client:
+        named = {"model": str(other)}
+        assert client.get("/v1/model").json()["models"] == [str(model), str(other)]
+        assert client.get("/v1/model", params=named).json()["name"] == str(other)
+        for params, own in (({}, parser), (named, ordnet.load(other, device="cpu"))):
+            answer = client.post("/v1/parse", params={**params, "labels": True}, **upload(encoded(array))).json()
+            assert answer["model"] == params.get("model", str(model))
+            np.testing.assert_array_equal(decoded(base64.b64decode(answer["labels"])), own(array).labels)
+            shown = client.post("/v1/attention", params=params, **upload(picture=answer["picture"], x=5, y=6)).json()
+            assert (shown["middle"] is None) == (own is not parser)  # the second has the long range alone
+        refused = client.post("/v1/parse", params={"model": "none"}, **upload(encoded(array)))
+        assert refused.status_code == 422 and "there are" in refused.json()["error"]
+
+
 def test_model_and_health(client):
     about = client.get("/v1/model").json()
     assert [each["name"] for each in about["classes"]] == list(NAMES)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from ordnet.data.pictures import sample_picture
 from tests.browser import needs_browser, open_page
-from tests.serving import encoded, pixels, serving, tiny_checkpoint
+from tests.serving import NAMES, encoded, pixels, serving, tiny_checkpoint
 
 pytestmark = needs_browser
 
@@ -52,6 +52,21 @@ def colour_at(page, right, down):
 
 def wait_for_attention(page):
     page.wait_for_selector("#attention:not([hidden]):not([aria-busy]) figure")
+
+
+def test_switching_between_models_parses_the_same_picture_again(tmp_path):
+    other = tiny_checkpoint(tmp_path / "other.safetensors", "dilated-fcn")
+    with serving("outdoor", str(other)) as running, open_page() as (page, _):
+        start(page, running)
+        page.wait_for_selector('#model:text-is("8 classes")')
+        assert page.locator("#models option").all_inner_texts() == ["outdoor", str(other)]
+        take_sample(page)
+        assert "outdoor" in page.inner_text("#facts")
+        page.select_option("#models", str(other))
+        page.wait_for_selector(f'#facts:has-text("{other}")')
+        assert page.inner_text("#model") == "4 classes"
+        assert set(page.locator(".legend li button span:first-child").all_inner_texts()) <= set(NAMES)
+        assert "CC BY 2.0" in page.inner_text("#credit")
 
 
 def test_from_the_sample_to_attention(server):

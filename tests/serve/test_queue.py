@@ -219,7 +219,7 @@ def ask(app, method, address, **options) -> httpx.Response:
 
 
 def test_a_model_without_attention_says_so():
-    app = make_app(parser("dilated-fcn"), "plain")
+    app = make_app({"plain": parser("dilated-fcn")})
     assert ask(app, "GET", "/v1/model").json()["explains"] is False
     picture = {"image": ("a", encoded(pixels()))}
     answer = ask(app, "POST", "/v1/attention", files=picture, data={"x": 1, "y": 1})
@@ -227,7 +227,7 @@ def test_a_model_without_attention_says_so():
 
 
 def test_time_out_and_slow_uploads_are_answered():
-    app = make_app(parser(), "tiny", Limits(seconds=0.0))
+    app = make_app({"tiny": parser()}, Limits(seconds=0.0))
     answer = ask(app, "POST", "/v1/parse", files={"image": ("a", encoded(pixels()))})
     assert answer.status_code in (408, 504) and "error" in answer.json()
 
@@ -239,6 +239,6 @@ def test_mistakes_of_our_own_are_guarded_too():
         def __call__(self, picture, progress=None, confidence=False):
             raise ZeroDivisionError
 
-    answer = ask(make_app(Broken(), "broken"), "POST", "/v1/parse", files={"image": ("a", encoded(pixels()))})
+    answer = ask(make_app({"broken": Broken()}), "POST", "/v1/parse", files={"image": ("a", encoded(pixels()))})
     assert answer.status_code == 500
     assert "log" in answer.json()["error"] and "x-frame-options" in answer.headers

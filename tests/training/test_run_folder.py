@@ -76,6 +76,15 @@ def test_files_beside_the_run_s_stay(halfway, folder, tmp_path):
     assert len(RunFolder(out).epochs()) == 1
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_run_that_torchrun_starts_again_goes_on(halfway, folder, tmp_path, monkeypatch, force):
+    """--force was meant for the first start: it must not throw away what the run has reached since."""
+    out = copy(halfway, tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    train_with(again(folder), out, force=force)
+    assert [record["event"] for record in RunFolder(out).records()] == ["start", "epoch", "resume", "epoch"]
+
+
 def test_a_run_from_before_the_list_was_kept(halfway, folder, tmp_path):
     out = copy(halfway, tmp_path)
     (out / ".ordnet-files").unlink()

@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from torch import nn
 
 import ordnet
 from ordnet.config import parse
@@ -14,7 +15,9 @@ from ordnet.data.dataset import Spread
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.training import state as states
+from ordnet.training.display import Display
 from ordnet.training.loop import train_with
+from ordnet.training.start import Averaged
 from tests.small_data import CLASSES, small_settings, write_folder
 
 
@@ -127,6 +130,18 @@ def test_average(folder, tmp_path):
     kept = final(averaged.folder)["head.4.weight"]
     assert not torch.equal(kept, state["net"]["head.4.weight"])
     assert torch.equal(kept, state["averaged"]["head.4.weight"])
+
+
+def test_a_long_average_of_a_short_run_forgets_the_start():
+    """After 60 steps at the same weights the random start is gone, however long the average is meant to be."""
+    start, end = nn.Linear(4, 4), nn.Linear(4, 4)
+    averaged = Averaged(start, 0.9999)
+    for step in range(1, 61):
+        averaged.update(end, step)
+    torch.testing.assert_close(averaged.net.weight, end.weight, atol=1e-4, rtol=0)
+    still = Averaged(start, 0.5)  # once the average is as long as asked for, the share of a step is 1 - decay
+    still.update(end, 100)
+    torch.testing.assert_close(still.net.weight, (start.weight + end.weight) / 2)
 
 
 def test_frozen_norms_keep_their_statistics(folder, tmp_path):
@@ -354,6 +369,27 @@ def test_a_class_that_val_does_not_have_and_one_never_predicted(tmp_path, capsys
     assert "of 4 classes" in said
     if epochs(tmp_path / "run")[0]["never_predicted"]:
         assert "try --set training.class_weights=auto" in said
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_helps_a_class_that_is_never_predicted(weighted, capsys):
+    display = Display(main=True)
+    display.weighted = weighted
+    record = {
+        "epoch": 1, "loss": 1.0, "miou": 0.2, "pixel_accuracy": 0.5, "protocol": "whole", "rate": 0.1, "split": "val",
+        "images_per_second": 1.0, "per_class_iou": {"a": 0.4, "b": 0.0}, "absent_classes": [], "never_predicted": ["b"],
+    }  # fmt: skip
+    display.epoch(record, 3)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "never predicted: b; if that lasts, try" in said
+    assert ("class_weights=auto" in said) == (not weighted)  # no advice to do what is done
+
+
+def test_pictures_far_larger_than_the_crop_are_remarked_on(tmp_path, capsys):
+    folder = write_folder(tmp_path / "own")
+    for name, changes in (("own", ()), ("shrunk", ("data.long_side=16",))):
+        train_with(small_settings(folder, "training.epochs=1", "training.crop=8", *changes), tmp_path / name)
+        assert ("--set data.long_side=16` shrinks them" in capsys.readouterr().err) == (name == "own")
 
 
 def test_files_of_a_run_have_the_usual_mode(finished):

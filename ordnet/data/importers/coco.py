@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
-from ordnet.data.importers.regions import Region, inside, points, polygon, reader_of, run_lengths, unpack
+from ordnet.data.importers.regions import Region, points, polygon, reader_of, run_lengths, somewhere_inside, unpack
 from ordnet.data.reading import load_json
 from ordnet.errors import OrdnetError
 
@@ -19,13 +19,16 @@ _BOXES = "annotations without a segmentation (boxes only)"
 def read(file: Path, images: Path) -> Annotations:
     """Everything `file` lists. Class names in the order of the category ids; problems are collected, not raised."""
     content = _load(file)
-    names = {category["id"]: category["name"].strip() for category in content["categories"]}
     found = Annotations()
+    groups = _groups(content)
+    if groups:
+        found.left_out["categories that only stand for all others (supercategories)"] += len(groups)
+    names = {row["id"]: row["name"].strip() for row in content["categories"] if row["id"] not in groups}
     pictures: dict[int | str, Annotated] = {}
     for entry in content["images"]:
         name, width, height = entry["file_name"], entry.get("width"), entry.get("height")
         try:
-            path = inside(images, name)
+            path = somewhere_inside(images, name)
         except OrdnetError as error:
             found.problems.append(f"{file}: {error}")
             path = images
@@ -51,6 +54,14 @@ def read(file: Path, images: Path) -> Annotations:
             "thing. Export with segmentations (polygons or masks), or outline the things first"
         )
     return found
+
+
+def _groups(content: dict[str, Any]) -> set[int | str]:
+    """Categories that are the supercategory of others and have no annotation, as Roboflow writes one."""
+    pairs = [(row["name"], row.get("supercategory")) for row in content["categories"]]
+    over = {group for name, group in pairs if isinstance(group, str) and group != name}
+    used = {row.get("category_id") for row in content["annotations"] if isinstance(row.get("category_id"), int | str)}
+    return {row["id"] for row in content["categories"] if row["name"] in over and row["id"] not in used}
 
 
 def _load(file: Path) -> dict[str, Any]:

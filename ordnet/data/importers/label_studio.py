@@ -77,7 +77,9 @@ def _picture(task: dict[str, Any], images: Path, found: Annotations) -> Annotate
 def _image(task: dict[str, Any], images: Path) -> Path:
     """The task's picture in the folder: by its name, or without the mark that an upload puts before it."""
     words = [task.get("file_upload"), *task["data"].values()]
-    names = [PurePosixPath(unquote(word).replace("?d=", "/")).name for word in words if isinstance(word, str)]
+    # /data/local-files/?d=photos/a.jpg has its path behind the question mark, other addresses have theirs before it
+    paths = [word.replace("?d=", "/").partition("?")[0] for word in words if isinstance(word, str)]
+    names = [PurePosixPath(unquote(path)).name for path in paths]
     names = [name for name in names if name.lower().endswith(IMAGE_ENDINGS)]
     for name in names:
         for candidate in (name, name.partition("-")[2]):

@@ -13,6 +13,7 @@ import binascii
 import io
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,20 @@ def inside(folder: Path, name: str) -> Path:
             raise
         raise OrdnetError(f"{name!r:.200} is missing in {folder}: {error}") from None
     return path
+
+
+def somewhere_inside(folder: Path, name: str) -> Path:
+    """The file `name` below `folder` or, if it is not there, below the one folder in it that has it: images/default."""
+    try:
+        return inside(folder, name)
+    except OrdnetError as error:
+        found = []
+        for deeper in sorted(folder.iterdir()) if folder.is_dir() else ():
+            with suppress(OrdnetError):
+                found.append(inside(folder, f"{deeper.name}/{name}"))
+        if len(found) != 1:
+            raise error from None
+        return found[0]
 
 
 def picture_for(stem: str, folders: Sequence[Path]) -> Path | None:

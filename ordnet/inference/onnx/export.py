@@ -32,7 +32,7 @@ from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import Normalise
 
 FORMAT = "ordnet-onnx-1"
-"""Stands in the metadata of every file we write."""
+"""The format's name, kept in the metadata of every file we write."""
 OPSET = 18
 MOST_MAP = 2**28
 """Numbers of the largest attention map that a picture may need: 1 GB."""
@@ -53,9 +53,9 @@ STEPS = 5
 class Export:
     path: Path
     size: int
-    """Of the file, in bytes."""
+    """The size of the file in bytes."""
     weights: str
-    """How they are stored."""
+    """How the weights are stored, in words."""
     checks: list[Check]
     choices: Sequence[Choice] = ()
     """What was tried in 8 bits; the last is in the file."""
@@ -121,7 +121,7 @@ def metadata(found: checkpoint.Checkpoint) -> dict[str, str]:
 
 
 def most_pixels(net: Network) -> int | None:
-    """Of the largest picture whose attention map has no more than MOST_MAP numbers; None where no map is built."""
+    """Pixels of the largest picture whose attention map has at most MOST_MAP numbers; None where no map is built."""
     if not net.block.builds_maps:
         return None
     return math.isqrt(MOST_MAP) * net.backbone.output_stride**2
@@ -150,7 +150,7 @@ INT8 = "int8 with a float32 scale per channel; int16 where layers stay in float"
 
 
 def weights(half: bool) -> str:
-    """How they are stored."""
+    """How the weights are stored, in words."""
     return "int16 with a float32 scale per row" if half else "float32"
 
 
@@ -198,7 +198,7 @@ def traced(net: Network) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter speaks of its own affairs in warnings and logs."""
+    """Silence the exporter's warnings and logs, which say nothing that a user could act on."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

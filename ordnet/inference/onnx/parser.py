@@ -32,6 +32,7 @@ class OnnxParser:
 
     protocol = "whole"
     explains = False
+    streams = False
 
     def __init__(
         self,

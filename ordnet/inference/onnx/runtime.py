@@ -57,7 +57,7 @@ class Check:
     width: int
     onnx: Distance
     torch: Distance
-    """Torch's own in float32: no file can be expected to do much better."""
+    """The distance of torch's own float32 scores: no file can be expected to do much better."""
 
     def __str__(self) -> str:
         return (
@@ -102,7 +102,7 @@ def _passes(found: Check, half: bool) -> bool:
 
 
 def _distance(got: Tensor, wanted: Tensor) -> Distance:
-    """NaN, from scores that are not finite, is no passing distance."""
+    """How far scores are from the true ones. Scores that are not finite give NaN, which never passes."""
     if got.shape != wanted.shape:
         raise OrdnetError(f"ONNX Runtime gives scores {tuple(got.shape)}, torch {tuple(wanted.shape)}")
     scores = (got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30)

@@ -27,9 +27,11 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(Backbone):
-    """Up to its last residual block (320 channels); the 1280-channel layer after it serves classification only.
+    """Up to its last residual block (320 channels), as dilated networks take it.
 
-    `stages` cuts it short: what fewer stages cannot see, only the block can tell them.
+    `stages` cuts it short: what fewer stages cannot see, only the block can tell them. `top` adds the layer of 1280
+    channels that the classifier reads. ImageNet has taught it too, and without it, a new neck has to learn from few
+    pictures what it knows. It costs little where the map is small, at output stride 32.
     """
 
     STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -38,8 +40,9 @@ class MobileNetV2(Backbone):
     """The stages whose maps make the pyramid."""
     SHORT = 3
     """Stages of the short one, which ends at 1/8 with 32 channels."""
+    TOP = 1280
 
-    def __init__(self, output_stride: int = 8, stages: int = len(STAGES)) -> None:
+    def __init__(self, output_stride: int = 8, stages: int = len(STAGES), top: bool = False) -> None:
         super().__init__()
         check_output_stride(output_stride)
         features: list[nn.Module] = [nn.Sequential(*conv_norm(3, 32, 3, stride=2), nn.ReLU6(inplace=True))]
@@ -57,8 +60,11 @@ class MobileNetV2(Backbone):
                 )
                 width = channels
             ends[number] = (len(features), reached, channels)
+        if top:
+            features.append(nn.Sequential(*conv_norm(width, self.TOP, 1), nn.ReLU6(inplace=True)))
+            ends[number] = (len(features), reached, self.TOP)
         self.features = nn.Sequential(*features)
-        # the last stage before each halving, and the last of all: 24, 32, 96 and 320 channels
+        # the last stage before each halving, and the last of all: 24, 32, 96 and 320 channels, or the top's 1280
         levels = [ends[number] for number in self.LEVELS if number < stages]
         self._ends, self.strides, self.channels = (tuple(column) for column in zip(*levels, strict=True))
         initialise(self)

@@ -37,8 +37,8 @@ class TimmBackbone(Backbone):
     keeps_norms = True
 
     def __init__(self, name: str, output_stride: int | None = None) -> None:
-        """`name` as timm has it, without the prefix. Without an `output_stride` 8 where the model can be dilated so
-        far, else its own, which is said."""
+        """`name` is timm's, without the prefix. The output stride that is tried without being asked for is 8; a model
+        that cannot be dilated so far keeps its own, and a line says so."""
         super().__init__()
         self.name = name
         self.features = _create(name, output_stride)

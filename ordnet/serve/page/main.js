@@ -177,7 +177,7 @@ async function attend(x, y) {
 
 function explained(answer, milliseconds) {
   const sign = answer.similarity === "dot" ? " Red adds what is there, blue takes it away." : "";
-  const scale = answer.scale < 1 ? ` The picture was looked at at ${Math.round(answer.scale * 100)} % of its size.` : "";
+  const scale = answer.scale < 1 ? ` The picture was seen at ${Math.round(answer.scale * 100)} % of its size.` : "";
   const closed = answer.gate?.closed ? " The gate is closed here: nothing of the long range passes." : "";
   return `${answer.name} at x ${answer.x}, y ${answer.y}, in ${Math.round(milliseconds)} ms.${sign}${closed}${scale}`;
 }
@@ -246,6 +246,17 @@ document.addEventListener("paste", (event) => {
   if (file) open(file);
 });
 
+$("models").addEventListener("change", async () => {
+  server.choose($("models").value);
+  state.model = null;
+  try {
+    await learnModel();
+    if (state.file) await open(state.file, $("credit").textContent); // the same picture, by the other model
+  } catch (problem) {
+    trouble(problem);
+  }
+});
+
 let inside = 0; // how many nested elements the dragged file is over
 document.addEventListener("dragenter", (event) => {
   inside++;
@@ -275,8 +286,13 @@ server.onTokenNeeded((again) => new Promise((resolve) => {
 
 async function learnModel() {
   state.model ??= await server.model();
-  const { name, classes, explains } = state.model;
-  $("model").textContent = `${name}, ${classes.length} classes`;
+  const { name, models, classes, explains } = state.model;
+  const several = models.length > 1;
+  $("model").textContent = several ? `${classes.length} classes` : `${name}, ${classes.length} classes`;
+  $("models").hidden = !several;
+  if (several) {
+    $("models").replaceChildren(...models.map((each) => new Option(each, each, each === models[0], each === name)));
+  }
   $("keys").textContent = explains
     ? "Point to name a class, click to see what that place attends to. Keys: arrows, Shift + arrows, Enter."
     : "Point to name a class. Keys: arrows, Shift + arrows.";

@@ -17,8 +17,17 @@ if (given) {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
+let chosen = null; // a model's name; the server's first one answers without it
+
+export function choose(name) {
+  chosen = name;
+}
+
+const named = (address) =>
+  chosen === null ? address : `${address}${address.includes("?") ? "&" : "?"}model=${encodeURIComponent(chosen)}`;
+
 export async function model() {
-  return send("GET", "v1/model", null, {});
+  return send("GET", named("v1/model"), null, {});
 }
 
 export async function health() {
@@ -26,22 +35,22 @@ export async function health() {
 }
 
 export async function parse(file, options) {
-  return send("POST", "v1/parse?labels=true&confidence=true", form({ image: file }), options);
+  return send("POST", named("v1/parse?labels=true&confidence=true"), form({ image: file }), options);
 }
 
 /** The upright picture, for kinds of files that this browser cannot show. */
 export async function picture(file) {
   const options = { accept: "image/png", kind: "blob" };
-  return send("POST", "v1/parse?what=overlay&strength=0&names=false", form({ image: file }), options);
+  return send("POST", named("v1/parse?what=overlay&strength=0&names=false"), form({ image: file }), options);
 }
 
 /** By the parse's key; with the file itself where the server does not keep the parse any more. */
 export async function attention(key, file, x, y, signal) {
   try {
-    return await send("POST", "v1/attention", form({ picture: key, x, y }), { signal });
+    return await send("POST", named("v1/attention"), form({ picture: key, x, y }), { signal });
   } catch (problem) {
     if (!(problem instanceof Unknown)) throw problem;
-    return send("POST", "v1/attention", form({ image: file, x, y }), { signal });
+    return send("POST", named("v1/attention"), form({ image: file, x, y }), { signal });
   }
 }
 

@@ -54,7 +54,7 @@ class RunReport:
     colours: Sequence[Colour]
     ranges: Sequence[str] | None
     figures: dict[str, Any]
-    """The last evaluation's."""
+    """The figures of the last evaluation."""
     headline: str
     epochs: list[dict[str, Any]]
     """The log's epoch records."""
@@ -63,8 +63,8 @@ class RunReport:
     best: Sequence[Example] = ()
     worst: Sequence[Example] = ()
     examples_note: str = ""
-    attention: Sequence[tuple[Image.Image, str]] = ()
-    """Drawings and their captions."""
+    attention: Sequence[tuple[Image.Image, Image.Image, str]] = ()
+    """Drawings, for wide and for narrow screens, and their captions."""
     vitals: Sequence[str] = ()
     """Sentences."""
     worth: Rows = ()
@@ -99,7 +99,8 @@ def _sections(run: RunReport) -> Iterator[Section]:
             *(_example(run, example, "Worst") for example in run.worst),
         )
     if run.attention:
-        yield page.section("Attention", *(page.figure(image, caption, wide=True) for image, caption in run.attention))
+        shown = (page.figure(wide, caption, wide=True, narrow=narrow) for wide, narrow, caption in run.attention)
+        yield page.section("Attention", *shown)
     if run.vitals:
         yield page.section("Is the block alive?", *map(page.paragraph, run.vitals), _worth(run))
     if run.data:

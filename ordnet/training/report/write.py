@@ -128,7 +128,7 @@ def _duration(seconds: float) -> str:
 
 
 PICTURES = 3
-"""This many of the best, and of the worst."""
+"""The number of best pictures shown, and of worst ones."""
 _FEW = 20
 """What each branch is worth is measured on this many pictures."""
 _PARTS = {
@@ -278,8 +278,8 @@ def _examples_note(extremes: BestAndWorst, evaluation: Evaluation) -> str:
     )
 
 
-def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> list[tuple[Image.Image, str]]:
-    """Drawings, with captions, of the attention at two positions of the best picture.
+def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> list[tuple[Image.Image, Image.Image, str]]:
+    """Drawings, wide and narrow, with captions, of the attention at two positions of the best picture.
 
     There are none for a network without attention, or where no picture was parsed.
     """
@@ -294,7 +294,8 @@ def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> lis
         row, column = _inside(seen.truth == class_id)
         y, x = int((row + 0.5) * shrunk[0]), int((column + 0.5) * shrunk[1])
         place = f"{data.classes.names[class_id]} at x {x}, y {y} of {data.ids[seen.index]}"
-        shown.append((explainer.at(x, y).draw(), f"What a position attends to: {place}."))
+        found = explainer.at(x, y)
+        shown.append((found.draw(), found.draw(across=2), f"What a position attends to: {place}."))
     return shown
 
 

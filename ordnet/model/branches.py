@@ -1,18 +1,61 @@
-"""The reweighed long-range branch: self-attention over the whole map, its output gated by what each position
-contributes to all others (the paper's Fig. 5, Eq. 5–6).
+"""The block's two branches and the four ways of fusing them.
 
-The paper's gate is the sigmoid of an unbounded sum, which fast steps push far into saturation: the whole map shuts, and
-a shut gate gets no gradient. `gate_logits="standard"` takes its deviation from the map's mean in standard deviations
-instead, with a learnt gain and bias. The gate then stays open somewhere and closed elsewhere whatever the features'
-scale. Mean and deviation over the map derive from sums that the factored form has anyway.
+`MiddleRange`: self-attention inside each of p x p patches (the paper's Fig. 3).
+
+`LongRange`: self-attention over the whole map, its output gated by what each position contributes to all others
+(Fig. 5, Eq. 5–6). The paper's gate is the sigmoid of an unbounded sum, which fast steps push far into saturation: the
+whole map shuts, and a shut gate gets no gradient. `gate_logits="standard"` takes its deviation from the map's mean in
+standard deviations instead, with a learnt gain and bias. The gate then stays open somewhere and closed elsewhere
+whatever the features' scale. Mean and deviation over the map derive from sums that the factored form has anyway.
 
 Shapes: B batch · C channels · D key channels · N positions.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
 
+from ordnet.errors import OrdnetError
 from ordnet.model.attention import SelfAttention, Sums, bias_of, full_precision, matrix, wide
+
+Patch = tuple[slice, slice]
+"""Rows and columns of the feature map."""
+
+
+def patch_grid(height: int, width: int, patches: int) -> list[Patch]:
+    """p x p patches ordered by rows, as even as possible: every position in exactly one, none padded."""
+    if height < patches or width < patches:
+        raise OrdnetError(
+            f"a feature map of {height}x{width} positions cannot be cut into {patches}x{patches} patches; "
+            f"use a larger picture, a smaller output stride or fewer patches"
+        )
+    rows = [slice(i * height // patches, (i + 1) * height // patches) for i in range(patches)]
+    columns = [slice(i * width // patches, (i + 1) * width // patches) for i in range(patches)]
+    return [(row, column) for row in rows for column in columns]
+
+
+def join(pieces: Sequence[Tensor], patches: int) -> Tensor:
+    """Put the patches (B, C, h, w), ordered by rows, back into one map (B, C, H, W)."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return torch.cat([torch.cat(list(pieces[i : i + patches]), 3) for i in range(0, len(pieces), patches)], 2)
+
+
+class MiddleRange(nn.Module):
+    def __init__(self, attention: SelfAttention, patches: int) -> None:
+        super().__init__()
+        self.attention = attention
+        self.patches = patches
+
+    def forward(self, x: Tensor, literal: bool) -> Tensor:
+        """Features (B, C, H, W) → Z_m, patch by patch, with the map built (`literal`) or the fused softmax kernel."""
+        attend: Callable[[Tensor], Tensor] = (
+            (lambda patch: self.attention.literal(patch)[0]) if literal else self.attention.softmax_streamed
+        )
+        grid = patch_grid(x.shape[2], x.shape[3], self.patches)
+        return join([attend(x[:, :, rows, columns]) for rows, columns in grid], self.patches)
+
 
 EPSILON = 1e-6
 """Added to the variance of the gate's logits over the map, which is 0 on a map of one colour."""
@@ -56,7 +99,7 @@ class LongRange(nn.Module):
         return self._normalised(self._logits(sums)).unflatten(1, x.shape[2:]).unsqueeze(1)
 
     def _logits(self, sums: Tensor) -> Tensor:
-        """All row or column sums of a map (B, N) → what sigmoid or softmax makes the gate of."""
+        """The row or column sums of a map (B, N) → the logits that sigmoid or softmax turns into the gate."""
         if not self.standard:
             return self._scaled(sums, sums.shape[1])
         if self.attention.similarity == "dot":
@@ -107,8 +150,8 @@ class LongRange(nn.Module):
         return self._normalised(logits, log_total).unflatten(1, x.shape[2:]).unsqueeze(1)
 
     def gate_logits(self, x: Tensor, sums: Sums, columns: slice) -> Tensor:
-        """What sigmoid or softmax makes the gate of (B, N), at the positions of x (B, C, H, W): the whole map or a
-        part of it. `sums` are those of the whole map."""
+        """The logits (B, N) that sigmoid or softmax turns into the gate, at the positions of x (B, C, H, W): the whole
+        map or a part of it. `sums` are those of the whole map."""
         with full_precision(x):
             u, c = self._probe(sums, columns)
             return torch.baddbmm(c[:, None], u[:, None], wide(x).flatten(2)).squeeze(1)
@@ -121,3 +164,57 @@ class LongRange(nn.Module):
         if self.gate_norm == "sigmoid":
             return logits.sigmoid()
         return logits.softmax(dim=1) if log_total is None else (logits - log_total).exp()
+
+
+class Concat(nn.Conv2d):
+    """Concatenation and a 1x1 convolution back to C channels (the paper's choice)."""
+
+    def __init__(self, branch_channels: int, branches: int, channels: int) -> None:
+        super().__init__(branch_channels * branches, channels, 1)
+
+    def forward(self, *z: Tensor) -> Tensor:  # one map per branch
+        return super().forward(torch.cat(z, dim=1))
+
+
+class Sum(nn.Module):
+    """Element-wise summation; a single branch is returned as it is."""
+
+    def forward(self, *z: Tensor) -> Tensor:
+        return torch.stack(z).sum(dim=0) if len(z) > 1 else z[0]
+
+
+class AttentionToScale(nn.Module):
+    """One weight map per branch, from the concatenated branches; softmax over the branches at every position."""
+
+    def __init__(self, channels: int, branches: int) -> None:
+        super().__init__()
+        self.weigh = nn.Sequential(
+            nn.Conv2d(branches * channels, max(channels // 4, 1), 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(max(channels // 4, 1), branches, 1),
+        )
+
+    def forward(self, *z: Tensor) -> Tensor:
+        weights = self.weigh(torch.cat(z, dim=1)).softmax(dim=1)  # (B, branches, H, W)
+        return sum((weights[:, i : i + 1] * branch for i, branch in enumerate(z)), torch.zeros_like(z[0]))
+
+
+class ChannelSelection(nn.Module):
+    """One weight vector per branch, from the global mean of their sum; softmax over the branches in every channel."""
+
+    def __init__(self, channels: int, branches: int) -> None:
+        super().__init__()
+        hidden = max(channels // 16, 32)
+        self.squeeze = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU())
+        self.select = nn.ModuleList(nn.Linear(hidden, channels) for _ in range(branches))
+
+    def forward(self, *z: Tensor) -> Tensor:
+        return self.weighed(self.weights(torch.stack([branch.mean(dim=(2, 3)) for branch in z]).sum(dim=0)), *z)
+
+    def weights(self, mean: Tensor) -> Tensor:
+        """The global mean of the branches' sum (B, C) → one weight per branch and channel (branches, B, C)."""
+        hidden = self.squeeze(mean)
+        return torch.stack([select(hidden) for select in self.select]).softmax(dim=0)
+
+    def weighed(self, weights: Tensor, *z: Tensor) -> Tensor:
+        return sum((weights[i, :, :, None, None] * branch for i, branch in enumerate(z)), torch.zeros_like(z[0]))
