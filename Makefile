@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 WORKERS ?= auto
 
-.PHONY: install demo check test docs-check format clean
+.PHONY: install demo check test test-oldest docs-check format clean
 
 install: $(INSTALLED)
 
@@ -30,6 +30,17 @@ test: $(INSTALLED)
 	# one thread per worker and per process it starts: more only fight over the cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+# what uses each dependency, in a few minutes
+FAST := tests/data/test_folder.py tests/data/test_pictures.py tests/model/test_checkpoint.py \
+	tests/model/test_hub.py tests/inference/test_parser.py tests/inference/test_video.py tests/inference/test_export.py \
+	tests/training/test_training.py tests/serve/test_app.py tests/commands/test_predict.py tests/picture
+
+test-oldest:
+	# the lowest versions that pyproject.toml allows, in an environment of their own
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[dev]'
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(WORKERS) $(FAST)
+
 docs-check: $(INSTALLED)
 	# runs what README.md and docs/*.md tell people to type
 	$(BIN)/python -m scripts.docs_check
@@ -39,4 +50,4 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache

@@ -2,6 +2,7 @@
 
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
 from typing import Any, Literal
 
 import yaml
@@ -12,6 +13,11 @@ from ordnet.errors import OrdnetError
 Branch = Literal["middle", "long"]
 _LARGEST_SCALE = 16.0
 """Pictures are not enlarged beyond this: they would not fit into memory."""
+_LARGEST_FILE = 100_000
+"""Bytes of a settings file; a full one has about 2,000."""
+_SHORT = Repr()
+"""Shows values of any size in a few words."""
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
 
 
 class Section(BaseModel):
@@ -50,7 +56,7 @@ class ModelConfig(Section):
     backbone: str = "resnet50s"
     weights: str | None = None
     """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
-    .safetensors or .pth, or hf:user/name[/file] on the Hugging Face hub; `none`, or nothing, starts at random."""
+    .safetensors or .pth, or hf:user/name[@revision][/file] on the Hugging Face hub; `none`, or nothing, is random."""
     output_stride: int | None = Field(default=None, gt=0)
     """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""
@@ -66,7 +72,7 @@ class ModelConfig(Section):
     # The block's settings; None leaves the variant's own (ordnet.OmniRange has the meanings and the defaults).
     key_channels: int | None = Field(default=None, gt=0)
     value_channels: int | None = Field(default=None, gt=0)
-    patches: int | None = Field(default=None, ge=1)
+    patches: int | None = Field(default=None, ge=1, le=64)
     branches: tuple[Branch, ...] | None = None
     gate: Literal["out", "in", "none"] | None = None
     gate_norm: Literal["sigmoid", "softmax"] | None = None
@@ -165,12 +171,35 @@ def parse_model(values: dict[str, Any], origin: str) -> ModelConfig:
     return _validated(ModelConfig, values, origin)
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain values: references to other parts (*name) can make gigabytes of a few lines, and no setting needs them."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it refers to other parts of itself (*name), which settings do not do: write them out")
+        return super().compose_node(parent, index)
+
+
+def _plain(text: str) -> Any:
+    """The values of a YAML text; ValueError with the reason where there are none."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a date or a number that there is not, too
+        raise ValueError(str(error)) from None
+
+
 def read(path: Path) -> Settings:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():  # a pipe may never end
+            raise ValueError("it is a folder, a pipe, a socket or a device, not a file")
+        if path.stat().st_size > _LARGEST_FILE:
+            raise ValueError(f"it has more than the {_LARGEST_FILE:,} bytes that settings may take")
+        values = _plain(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise OrdnetError(f"no settings file at {path}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise OrdnetError(f"{path} is not a readable YAML file: {error}") from None
     if not isinstance(values, dict):
         raise OrdnetError(f"{path} holds no settings: expected the sections {', '.join(Settings.model_fields)}")
@@ -205,8 +234,8 @@ def override(settings: Settings, assignments: list[str]) -> Settings:
 
 def _scalar(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = _plain(text)
+    except ValueError:
         return text
     if isinstance(value, str):
         try:  # YAML 1.1 takes 1e-3 for a word
@@ -226,7 +255,7 @@ def _validated(kind: Any, values: dict[str, Any], origin: str) -> Any:
             if problem["type"] == "extra_forbidden":
                 lines.append(f"{where}: there is no such setting{_close(kind, problem['loc'])}")
             else:
-                lines.append(f"{where}: {problem['msg']}, got {problem['input']!r}")
+                lines.append(f"{where}: {problem['msg']}, got {_SHORT.repr(problem['input'])}")
         raise OrdnetError(f"{origin}: " + "; ".join(lines)) from None
 
 

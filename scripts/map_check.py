@@ -35,7 +35,8 @@ def main() -> None:
             if way in given.ways.split(","):
                 if not source.exists():
                     generate(source, given.width, given.height, given.strips, georeferenced=way == "windows")
-                size = f"{given.width:,} x {given.height:,} px, {source.stat().st_size / 1e6:,.0f} MB"
+                with Raster(source) as file:
+                    size = f"{file.shape[1]:,} x {file.shape[0]:,} px, {source.stat().st_size / 1e6:,.0f} MB"
                 predict(given, folder, source, f"{way}, {size}")
         windows, whole = folder / "out/map.labels.tif", folder / "out/plain.labels.png"
         if windows.exists() and whole.exists():
@@ -67,7 +68,7 @@ def generate(path: Path, width: int, height: int, strips: bool, georeferenced: b
 
 
 def predict(given: argparse.Namespace, folder: Path, source: Path, what: str) -> None:
-    environment = {**os.environ, "ORDNET_MAX_PIXELS": str(given.width * given.height)}
+    environment = {**os.environ, "ORDNET_MAX_PIXELS": "10000000000"}
     command = [
         *(sys.executable, "-m", "ordnet", "predict", given.model, str(source), "--out", str(folder / "out")),
         *("--force", "--save", given.save, "--long-side", given.long_side),

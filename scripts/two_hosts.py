@@ -197,6 +197,15 @@ def wait_for_state(out: Path, said: Path, after: float = 0.0) -> float:
     raise SystemExit(f"no state in {out}:\n{said.read_text(errors='replace')[-5000:]}")
 
 
+def wait_for_record(hosts: Hosts, out: Path, said: Path, count: int) -> None:
+    """Until the run has been resumed `count` times."""
+    end = time.monotonic() + SECONDS
+    while sum(record["event"] == "resume" for record in RunFolder(out).records()) < count:
+        if time.monotonic() > end or all(process.poll() is not None for process in hosts.running):
+            raise SystemExit(f"{out} was not resumed:\n{said.read_text(errors='replace')[-5000:]}")
+        time.sleep(0.05)
+
+
 # ---- scenarios ---------------------------------------------------------------------------------------------------
 
 
@@ -231,20 +240,14 @@ def killed(hosts: Hosts, work: Work) -> str:
     out, said = work.folder / "killed", work.folder / "killed.said"
     for host in (0, 1):
         hosts.start(host, work.words(out), said)
-    saved = wait_for_state(out, said)
+    wait_for_state(out, said)
     hosts.power_off(1)
     cut = time.monotonic()
     hosts.start(1, work.words(out), said)  # as its service manager does after a boot
-    wait_for_state(out, said, after=saved + 0.001)
-    while not resumed(out):
-        time.sleep(0.05)
+    wait_for_record(hosts, out, said, 1)
     back = time.monotonic() - cut
     hosts.finish(said)
     return f"host 2 killed, back to training {back:.0f} s later from its state; {work.compare(out)}"
-
-
-def resumed(out: Path) -> bool:
-    return any(record["event"] == "resume" for record in RunFolder(out).records())
 
 
 def crashed(hosts: Hosts, work: Work) -> str:
@@ -253,16 +256,13 @@ def crashed(hosts: Hosts, work: Work) -> str:
     for host in (0, 1):
         hosts.start(host, work.words(out), said)
     saved = 0.0
-    for host in (1, 0):
-        saved = wait_for_state(out, said, after=saved)
-        before = len(RunFolder(out).records())
+    for times, host in enumerate((1, 0), 1):
+        wait_for_state(out, said, after=saved)
         os.kill(hosts.training(host), signal.SIGKILL)
-        while len(RunFolder(out).records()) <= before and any(p.poll() is None for p in hosts.running):
-            time.sleep(0.05)
+        wait_for_record(hosts, out, said, times)
         saved = time.time()
     hosts.finish(said)
-    starts = sum(record["event"] == "resume" for record in RunFolder(out).records())
-    return f"a process killed on each host, resumed {starts} times without a hand; {work.compare(out)}"
+    return f"a process killed on each host, resumed twice without a hand; {work.compare(out)}"
 
 
 def fewer(hosts: Hosts, work: Work) -> str:

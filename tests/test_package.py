@@ -1,6 +1,7 @@
 """The package as a whole: who imports whom, what is public, how fast the command line answers."""
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
@@ -196,3 +197,16 @@ def test_settings_round_trip_and_override():
     import yaml
 
     assert parse(yaml.safe_load(changed.to_yaml()), "x") == changed
+
+
+def test_every_dependency_has_two_bounds_and_the_lower_one_is_tested():
+    """`make test-oldest` installs exactly the lowest versions that pyproject.toml allows."""
+    root = PACKAGE.parent
+    text = (root / "pyproject.toml").read_text().partition("dev = [")[0]
+    bounds = dict(re.findall(r'"([a-z0-9-]+)>=([0-9.]+),<[0-9]+"', text))
+    wanted = re.findall(r'"([a-z][a-z0-9-]+)[<>=]', text.partition("dependencies = [")[2])
+    assert set(bounds) == set(wanted)
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==([0-9.]+)$", (root / "constraints-oldest.txt").read_text(), re.M))
+    assert pinned.keys() == bounds.keys()
+    for name in bounds.keys() - {"torch"}:
+        assert (pinned[name] + ".").startswith(bounds[name] + "."), name

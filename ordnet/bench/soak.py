@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zlib
@@ -29,6 +30,10 @@ from ordnet.progress import progress
 
 FIRST = 60.0
 """Seconds after which the memory is taken for the first time: by then everything has been used once."""
+_PAUSE = 0.05
+"""Seconds between two questions for health."""
+_SOON = 0.1
+"""Seconds within which health is to be answered, whatever goes on."""
 Answer = tuple[str, int, float]
 """The kind of client, the status (0 where the connection ended without one), and the seconds."""
 
@@ -44,27 +49,33 @@ def soak(model: str, minutes: float, megapixels: float = 12) -> tuple[list[Measu
     with progress() as bar, serving(model) as server:
         task = bar.add_task(f"soaking for {minutes:g} min", total=round(seconds))
         command = [sys.executable, "-m", "ordnet.bench.soak", server.address, str(seconds), str(megapixels)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as load:
-            taken, memory = _watch(server, load, seconds, lambda passed: bar.update(task, completed=round(passed)))
-            assert load.stdout
-            answers: list[Answer] = [(kind, status, took) for kind, status, took in json.loads(load.stdout.read())]
+        # a file: a pipe that nobody reads meanwhile holds the answers of a few minutes only
+        with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=said) as load:
+            taken, late, memory = _watch(
+                server, load, seconds, lambda passed: bar.update(task, completed=round(passed))
+            )
+            said.seek(0)
+            answers: list[Answer] = [(kind, status, took) for kind, status, took in json.loads(said.read())]
         time.sleep(1)
         memory.append(resident(server.process.pid))
-    rows = [row("health, throughout", taken)]
+    rows = [row("health, throughout", taken), row("a pause of 50 ms, how late it ends", late)]
     for kind in sorted({kind for kind, _, _ in answers}):
         mine = [(status, took) for name, status, took in answers if name == kind]
         statuses = ", ".join(
             f"{status or 'ended'}: {count:,}" for status, count in sorted(Counter(s for s, _ in mine).items())
         )
         rows.append(row(kind, [took for _, took in mine], answers=statuses))
-    return rows, _words(answers, taken, memory, seconds)
+    return rows, _words(answers, taken, late, memory, seconds)
 
 
 def _watch(
     server: Server, load: "subprocess.Popen[bytes]", seconds: float, tell: Callable[[float], object]
-) -> tuple[list[float], list[float]]:
-    """How long health took each time, and the memory after the first minute."""
-    start, taken, memory = time.monotonic(), [], list[float]()
+) -> tuple[list[float], list[float], list[float]]:
+    """How long health took each time, how late pauses ended, and the memory after the first minute.
+
+    Pauses end late where the computer is busy with others: no server could have answered meanwhile.
+    """
+    start, taken, late, memory = time.monotonic(), [], [], list[float]()
     first = min(FIRST, seconds / 5)
     while load.poll() is None:
         taken.append(timed(lambda: health(server.address)))
@@ -72,15 +83,21 @@ def _watch(
         if not memory and passed > first:
             memory.append(resident(server.process.pid))
         tell(min(passed, seconds))
-        time.sleep(0.05)
-    return taken, memory or [resident(server.process.pid)]
+        late.append(max(0.0, timed(lambda: time.sleep(_PAUSE)) - _PAUSE))
+    return taken, late, memory or [resident(server.process.pid)]
 
 
-def _words(answers: list[Answer], taken: list[float], memory: list[float], seconds: float) -> list[str]:
+def _words(
+    answers: list[Answer], taken: list[float], late: list[float], memory: list[float], seconds: float
+) -> list[str]:
     mistakes = sum(status == 500 for _, status, _ in answers)
+    soon = sum(each <= _SOON for each in taken) / len(taken)
+    middle = sorted(taken)[len(taken) // 2]
     return [
         f"{len(answers):,} answers in {seconds / 60:.3g} min, {mistakes} of them 500",
-        f"health: median {1000 * sorted(taken)[len(taken) // 2]:.1f} ms, slowest {1000 * max(taken):.0f} ms",
+        f"health: median {1000 * middle:.1f} ms, {soon:.2%} within {1000 * _SOON:.0f} ms, slowest "
+        f"{1000 * max(taken):.0f} ms; pauses of this process ended up to {1000 * max(late):.0f} ms late, "
+        f"{sum(each > _SOON for each in late) / len(late):.2%} of them by more than {1000 * _SOON:.0f} ms",
         f"memory: {memory[0]:.0f} MB after {min(FIRST, seconds / 5):.0f} s, {memory[-1]:.0f} MB at the end "
         f"({memory[-1] / memory[0]:.2f}x), server and decoder together",
     ]

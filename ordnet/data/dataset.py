@@ -168,7 +168,7 @@ class Files:
         self.unreadable: Counter[str] = Counter()
         """Endings of pictures in formats that cannot be read here → how many files have them."""
         self._twice: dict[str, str] = {}
-        for name in _walk(folder, ""):
+        for name in _walk(folder, "", ()):
             if not is_printable(name):
                 raise OrdnetError(f"{folder}: the file name {name!r} has characters that cannot be shown: rename it")
             stem, dot, ending = name.rpartition(".")
@@ -222,15 +222,19 @@ def pair_folders(
     return ids, images, labels
 
 
-def _walk(folder: Path, below: str) -> Iterator[str]:
+def _walk(folder: Path, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """Files below `folder / below`; `above` are the folders on the way there. A link back to one of them has no end."""
     try:
+        status = (folder / below).stat()
+        if (status.st_dev, status.st_ino) in above:
+            raise OrdnetError(f"{folder / below} is a link to a folder that it lies in: remove it")
         with os.scandir(folder / below) as entries:
             found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
     except OSError as error:
         raise OrdnetError(f"cannot list {folder / below}: {error.strerror}") from None
     for name, is_folder in found:
         if is_folder:
-            yield from _walk(folder, f"{below}{name}/")
+            yield from _walk(folder, f"{below}{name}/", (*above, (status.st_dev, status.st_ino)))
         else:
             yield below + name
 

@@ -148,7 +148,7 @@ def _write_labels(
                         f"{raster.path} has parts without data, for which {len(classes)} classes leave no id"
                     )
                 ids = np.where(valid, ids, np.uint8(IGNORE))
-            counts += np.bincount(ids.ravel(), minlength=256)
+            counts += _counted(ids)
             rows, columns = area
             file.write(ids, 1, window=Window(columns.start, rows.start, ids.shape[1], ids.shape[0]))
     _check_complete(path, counts, raster)
@@ -168,9 +168,16 @@ def _check_complete(path: Path, counts: np.ndarray, raster: Raster) -> None:
     found = np.zeros_like(counts)
     with Raster(path) as file, raster.messages("written"):
         for ids, _ in _pieces(file):
-            found += np.bincount(ids.ravel(), minlength=256)
+            found += _counted(ids)
     if not np.array_equal(found, counts):
         raise OrdnetError(f"the labels of {raster.path} could not be written completely; is the disk full?")
+
+
+def _counted(ids: np.ndarray) -> np.ndarray:
+    """How often each of 256 ids stands in (H, W), a few rows at a time: numpy counts numbers eight times as wide."""
+    step = max(1, 2**21 // ids.shape[1])
+    bands = [np.bincount(ids[top : top + step].ravel(), minlength=256) for top in range(0, len(ids), step)]
+    return np.sum(bands, axis=0)
 
 
 def _pieces(labels: Raster) -> Iterator[tuple[np.ndarray, Any]]:

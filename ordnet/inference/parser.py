@@ -16,6 +16,7 @@ from ordnet.errors import OrdnetError
 from ordnet.inference import protocols, stream
 from ordnet.inference.explain import Explainer, why_not
 from ordnet.inference.parse import Parse
+from ordnet.inference.upsample import numbers
 from ordnet.model import checkpoint
 from ordnet.model.card import find as find
 from ordnet.model.network import Network, for_inference
@@ -119,7 +120,7 @@ class Parser:
             scores = stream.scores(self.net, seen.pixels, self.tile, self.halo, size=seen.size)
         else:
             with torch.inference_mode():
-                small = self.net.small_scores(to_input(seen.pixels, self.net))
+                small = numbers(self.net.small_scores(to_input(seen.pixels, self.net)))
                 scores = self.net.upsampled(small, seen.size)[0]
         return scores[:, :height, :width].float().cpu().numpy()
 
@@ -220,7 +221,8 @@ class LaterExplainer:
 
 
 def load(name_or_path: str | Path, *, long_side: LongSide = None, **options: Any) -> "Parser | OnnxParser":
-    """A parser from a checkpoint file, the name of a shipped model, or hf:user/name[/file]; `options` are Parser's.
+    """A parser from a checkpoint file, the name of a shipped model, or hf:user/name[@revision][/file]; `options` are
+    Parser's.
 
     Pictures much larger than those the model was trained on are seen at that scale. Another `long_side` in pixels may
     be given, or "own", which leaves every picture at its own size.

@@ -6,7 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from ordnet.data.dataset import neighbours
 from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
 from ordnet.data.raster import Raster, is_georeferenced, needs_windows
+from ordnet.data.reading import regular_file
 from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
@@ -97,11 +98,8 @@ class Prediction:
         Results of another picture that has the same name are not for us to overwrite: that is an error.
         """
         base = self.out / picture.stem
-        try:
-            record = json.loads(Path(f"{base}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        if not isinstance(record, dict):
+        record = _record(base)
+        if record is None:
             return False
         made_of = record.get("picture", str(picture.path))
         if made_of != str(picture.path):
@@ -252,9 +250,8 @@ class VideoPrediction:
     def is_done(self, video: str) -> bool:
         """Whether the video, as it is now, was parsed with this model and these settings."""
         base = self.out / stem_of(video)
-        try:
-            record = json.loads(Path(f"{base}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        record = _record(base)
+        if record is None:
             return False
         wanted = self._about(video)
         return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
@@ -273,6 +270,18 @@ class VideoPrediction:
         if not path.is_file() and not is_endless(video):
             raise OrdnetError(f"no video at {video}")
         return {"video": video, **(_state(path) if path.is_file() else {}), **self.settings}
+
+
+def _record(base: Path) -> dict[str, Any] | None:
+    """What an earlier call wrote about a picture or a video. A file of that name from elsewhere is an error."""
+    path = Path(f"{base}.json")
+    if not path.exists():
+        return None
+    with suppress(OSError, ValueError, RecursionError):
+        record = json.loads(regular_file(path).read_text(encoding="utf-8"))
+        if isinstance(record, dict) and "areas" in record:
+            return record
+    raise OrdnetError(f"{path} is in the way: no earlier call wrote it; choose another --out, or --force to replace it")
 
 
 class _Room:

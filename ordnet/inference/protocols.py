@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
-from ordnet.inference.upsample import RowMap, best_classes, held, resized, whole_map
+from ordnet.inference.upsample import RowMap, best_classes, held, numbers, resized, whole_map
 from ordnet.model.network import Network
 from ordnet.model.pixels import black
 
@@ -148,7 +148,7 @@ def labels(
 def whole_labels(net: Network, images: Tensor, size: tuple[int, int]) -> list[NDArray[np.uint8]]:
     """What the `whole` protocol gives for each of several pictures (B, 3, H, W), in one pass; labels of this size."""
     with torch.no_grad():
-        small = net.small_scores(images)
+        small = numbers(net.small_scores(images))
         return [best_classes(_upsampled(net, scores[None], *size)) for scores in small]
 
 
@@ -195,7 +195,7 @@ def _testing(net: nn.Module, image: Tensor) -> Iterator[None]:
 
 
 def _small_scores(net: nn.Module, image: Tensor, look: Look | None = None) -> Tensor:
-    return net.small_scores(image, look) if isinstance(net, Network) else net(image)
+    return numbers(net.small_scores(image, look) if isinstance(net, Network) else net(image))
 
 
 def _upsampled(net: nn.Module, small: Tensor, height: int, width: int) -> RowMap:

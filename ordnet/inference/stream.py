@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
-from ordnet.inference.upsample import Axis, axis, axis_of_part, best_classes, held, strips
+from ordnet.inference.upsample import Axis, axis, axis_of_part, best_classes, held, numbers, strips
 from ordnet.model.network import Network
 from ordnet.model.parts import Area, grown, inside, parts_of, receptive_field, scaled, tiles
 from ordnet.model.pixels import to_input
@@ -180,7 +180,7 @@ def _scores_by_part(
     result_tiles = tiles(height, width, int(tile * enlarged), step)
     if pixels.shape[0] * pixels.shape[1] <= whole_up_to:
         everywhere = (slice(0, height), slice(0, width))
-        small = net.small_scores(to_input(pixels[everywhere], net))[0]
+        small = numbers(net.small_scores(to_input(pixels[everywhere], net))[0])
         pieces = iter([(everywhere, small, _axes_of(net, pixels, size))])
     elif reason := _why_windows(net):
         pieces = _windows(net, pixels, size, result_tiles, tile, halo, progress, reason)
@@ -239,7 +239,7 @@ def _streamed(
         covered = tuple(slice(span.start // finer_by, -(-span.stop // finer_by)) for span in core)
         wider = grown((covered[0], covered[1]), seen, features.height, features.width)
         finer, x = features.all_maps(wider)
-        small = net.decoded(net.block(x) if block is None else block(x, wider), finer)[0]
+        small = numbers(net.decoded(net.block(x) if block is None else block(x, wider), finer)[0])
         local_rows, local_columns = inside(
             core, scaled(wider, finer_by, features.height * finer_by, features.width * finer_by)
         )
@@ -280,7 +280,7 @@ def _windows(
             ]
             return found[0], found[1]
 
-        yield area, net.small_scores(to_input(part, net))[0], axes
+        yield area, numbers(net.small_scores(to_input(part, net))[0]), axes
 
 
 class _Counter:

@@ -38,6 +38,16 @@ class RowMap:
     """(first, end) → (1, K, end − first, width)."""
 
 
+def numbers(scores: Tensor) -> Tensor:
+    """The same scores; an error where some are not finite: they would all look like the first class, and certain."""
+    if not scores.isfinite().all():
+        raise OrdnetError(
+            "the network's scores are not finite: its weights are damaged or its training went wrong; "
+            "use another checkpoint"
+        )
+    return scores
+
+
 def held(scores: Tensor) -> RowMap:
     """A `RowMap` of a map (1, K, H, W) that is in memory already."""
     _, classes, height, width = scores.shape

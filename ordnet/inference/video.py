@@ -21,12 +21,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ordnet.data.pictures import largest_pixels
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.parse import probabilities_of
 from ordnet.picture.overlay import QUICK_PNG, overlay
 
 ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
+_FORMATS = ("mov", "matroska", "webm", "avi", "mpeg", "mpegts", "mpegvideo", "m4v")
+"""Containers that are read, by FFmpeg's names: of others some are lists of further files and addresses."""
 _CAMERA = "/dev/video"
 _AHEAD = 4
 """Frames that wait between two threads."""
@@ -66,18 +70,30 @@ class Video:
                 f"{self.source}: this PyAV was built without cameras. Let ffmpeg send it as a stream, `ffmpeg -f v4l2 "
                 f"-i {self.source} -f mpegts udp://127.0.0.1:5000`, and name udp://127.0.0.1:5000 here"
             )
+        self.endless = is_endless(self.source)
+        # a file that is a play list in truth would have other files or addresses opened
+        options = {} if self.endless else {"protocol_whitelist": "file", "format_whitelist": ",".join(_FORMATS)}
         try:
-            self._container = av.open(self.source, format=camera, metadata_errors="ignore")
+            source = self.source if self.endless else str(regular_file(self.source))
+            self._container = av.open(source, format=camera, metadata_errors="ignore", options=options)
         except (av.FFmpegError, OSError, ValueError) as error:
             raise OrdnetError(f"{self.source} cannot be read as a video: {error}") from None
         if not self._container.streams.video:
             raise OrdnetError(f"{self.source} has no pictures, only {len(self._container.streams)} other streams")
         self._stream = self._container.streams.video[0]
+        context = self._stream.codec_context
+        if context is None:
+            raise OrdnetError(f"{self.source} cannot be read as a video: nobody knows how its pictures are packed")
         self._stream.thread_type = "AUTO"
+        if context.width * context.height > largest_pixels():
+            raise OrdnetError(
+                f"{self.source}: frames of {context.width} x {context.height} pixels are more than the "
+                f"{largest_pixels():,} that are read at once"
+            )
+        context.options = {"max_pixels": str(largest_pixels())}  # frames may change their size
         rate = self._stream.average_rate or self._stream.guessed_rate or 25
         self.rate = Fraction(rate).limit_denominator(60_000)
         self.frames: int | None = self._stream.frames or None
-        self.endless = is_endless(self.source)
 
     def read(self) -> Iterator[Frame]:
         """The frames, in the order of showing. One that is broken is named in `broken` and left out."""

@@ -16,16 +16,26 @@ from typing import Any
 import yaml
 from safetensors import SafetensorError, safe_open
 
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, is_printable
 from ordnet.files import write_atomically, write_text
 from ordnet.model import hub
 
 FORMAT = "ordnet-1"
 """The format's name, kept in the metadata of every checkpoint."""
+Colour = tuple[int, int, int]
+_LONGEST_NAME = 300
+"""Characters of a class name; lines of classes.txt are as long."""
+_TABLES = ("per_class_iou", "miou_by_range")
+_RANGES = {
+    **dict.fromkeys(("long_side", "base_size", "crop"), (1, 100_000)),
+    **dict.fromkeys(("miou", "pixel_accuracy", *_TABLES), (0, 1)),
+    "images": (0, 1e12),
+}
+"""What a model may say of itself in numbers, and the sense that these can have."""
 
 
 def find(name_or_path: str | Path) -> Path:
-    """The file of a shipped model's name or of hf:user/name[/file], fetched if need be, or the file itself."""
+    """The file of a shipped model's name, of hf:user/name[@revision][/file], fetched if need be, or the file itself."""
     shipped = shipped_models()
     if not isinstance(name_or_path, str | Path):
         given = type(name_or_path).__name__
@@ -114,18 +124,48 @@ def read_card(path: Path, name: str | None = None) -> Card:
             parameters = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None
-    try:
-        classes = tuple(str(word) for word in settings["classes"])
-        about = dict(settings.get("about", {}))
-        dict(settings["model"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise OrdnetError(f"{path}: its settings are damaged ({error})") from None
+    classes, _, about = read_facts(settings, path)
     beside = path.with_suffix(".md")
-    text = beside.read_text(encoding="utf-8") if beside.is_file() else ""
+    text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
     return Card(name or path.stem, classes, settings, about, path.stat().st_size, parameters, text)
 
 
-def read_settings(metadata: Mapping[str, str] | None, path: Path) -> Any:
+def read_facts(settings: Mapping[str, Any], path: Path) -> tuple[tuple[str, ...], tuple[Colour, ...], dict[str, Any]]:
+    """Classes, colours and what a model says about itself: everything that is drawn, printed or computed with.
+
+    A file from elsewhere may hold anything there; what is beyond all sense is refused with the file's name.
+    """
+    names: Any
+    colours: Any
+    names, colours, about = settings.get("classes"), settings.get("colours"), settings.get("about", {})
+    for sound, what in (
+        (isinstance(names, list) and all(isinstance(name, str) for name in names), "its classes are no list of names"),
+        (isinstance(colours, list) and all(_is_colour(colour) for colour in colours), "its colours are no list of RGB"),
+        (isinstance(about, dict), "what it says about itself is no object"),
+        (isinstance(settings.get("model", {}), dict), "its model is no object"),
+    ):
+        if not sound:
+            raise OrdnetError(f"{path}: its settings are damaged: {what}")
+    if len(names) != len(colours):
+        raise OrdnetError(f"{path}: its settings are damaged: {len(names)} classes, {len(colours)} colours")
+    for name in names:
+        if not is_printable(name) or len(name) > _LONGEST_NAME:
+            raise OrdnetError(f"{path}: the class name {name!r:.80} is too long or has characters that cannot be shown")
+    for key, (least, most) in _RANGES.items():
+        for value in about[key].values() if isinstance(about.get(key), dict) else [about.get(key)]:
+            if value is not None and not (isinstance(value, int | float) and least <= value <= most):  # NaN neither
+                raise OrdnetError(f"{path}: its settings are damaged: {key} is {value!r:.80}")
+    for key in _TABLES:
+        if not isinstance(about.get(key) or {}, dict):
+            raise OrdnetError(f"{path}: its settings are damaged: {key} is {about[key]!r:.80}")
+    return tuple(names), tuple((r, g, b) for r, g, b in colours), dict(about)
+
+
+def _is_colour(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(type(part) is int and 0 <= part < 256 for part in value)
+
+
+def read_settings(metadata: Mapping[str, str] | None, path: Path) -> dict[str, Any]:
     """What `checkpoint.save` wrote beside the tensors."""
     if not metadata or metadata.get("format") != FORMAT:
         raise OrdnetError(
@@ -133,9 +173,12 @@ def read_settings(metadata: Mapping[str, str] | None, path: Path) -> Any:
             f"a file of backbone weights goes into model.weights for training"
         )
     try:
-        return json.loads(metadata["ordnet"])
-    except (KeyError, json.JSONDecodeError) as error:
+        found = json.loads(metadata["ordnet"])
+    except (KeyError, ValueError, RecursionError) as error:
         raise OrdnetError(f"{path} is no ordnet checkpoint, or was cut short ({error})") from None
+    if not isinstance(found, dict):
+        raise OrdnetError(f"{path}: its settings are damaged: they are no object")
+    return found
 
 
 def write_for_hub(path: Path, folder: Path, repo: str, licence: str | None = None) -> None:

@@ -16,12 +16,13 @@ from ordnet.config import ModelConfig, parse_model
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 from ordnet.model.build import build_from
-from ordnet.model.card import FORMAT, read_settings
+from ordnet.model.card import FORMAT, Colour, read_facts, read_settings
 from ordnet.model.network import Network
 
-Colour = tuple[int, int, int]
 CHECKSUM = "sha256"
 """The name of the checksum in the file's metadata; files written by earlier versions have none."""
+_USUAL = 2048
+"""Channels: as wide as the widest backbone."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +95,16 @@ def load(path: str | Path) -> Checkpoint:
     if not path.is_file():
         raise OrdnetError(f"no checkpoint at {path}")
     settings, tensors, sound = _read(path)
-    try:
-        classes = tuple(str(name) for name in settings["classes"])
-        colours = tuple((int(r), int(g), int(b)) for r, g, b in settings["colours"])
-        # a checkpoint needs nothing beside it: whatever its settings say, no other file is read and no network asked
-        config = parse_model({**settings["model"], "weights": None}, str(path))
-        about = dict(settings.get("about", {}))
-    except (KeyError, TypeError, ValueError) as error:
-        raise OrdnetError(f"{path}: its settings are damaged ({error})") from None
-    if len(colours) != len(classes):
-        raise OrdnetError(f"{path}: its settings are damaged: {len(classes)} classes, {len(colours)} colours")
+    classes, colours, about = read_facts(settings, path)
+    # a checkpoint needs nothing beside it: whatever its settings say, no other file is read and no network asked
+    config = parse_model({**settings.get("model", {}), "weights": None}, str(path))
     _check_widths(path, config, len(classes), tensors)
-    net = build_from(config, len(classes))
+    usual = _is_usual(config)
+    # without content a network takes no memory, however large the settings make it; that takes torch a second longer
+    with torch.device("cpu" if usual else "meta"):
+        net = build_from(config, len(classes))
     own = net.state_dict()
-    wrong = [key for key in own if key not in tensors or tensors[key].shape != own[key].shape]
+    wrong = [key for key in own if key not in tensors or not _fits(tensors[key], own[key])]
     wrong += [key for key in tensors if key not in own]
     if wrong:
         raise OrdnetError(f"{path}: its weights do not fit its settings ({', '.join(wrong[:5])}, {len(wrong)} in all)")
@@ -119,8 +116,21 @@ def load(path: str | Path) -> Checkpoint:
             f"{path}: {len(wild)} of its tensors hold values that are not finite, such as {wild[0]}; "
             f"the training that wrote it went wrong: use an earlier checkpoint"
         )
+    if not usual:
+        net = build_from(config, len(classes))
     net.load_state_dict({key: tensor.to(own[key].dtype) for key, tensor in tensors.items()})
     return Checkpoint(net.eval(), classes, colours, about)
+
+
+def _is_usual(config: ModelConfig) -> bool:
+    """Whether the network is small enough to be built before its tensors are known to be there."""
+    widths = (config.neck, config.key_channels, config.value_channels)
+    return not config.backbone.startswith("timm:") and max(width or 0 for width in widths) <= _USUAL
+
+
+def _fits(given: Tensor, own: Tensor) -> bool:
+    stored = (torch.float16, torch.bfloat16, torch.float32, torch.float64) if own.is_floating_point() else (own.dtype,)
+    return given.shape == own.shape and given.dtype in stored
 
 
 def _check_widths(path: Path, config: ModelConfig, classes: int, tensors: dict[str, Tensor]) -> None:

@@ -1,36 +1,53 @@
-"""Files on the Hugging Face hub, by `hf:user/name[/file]`, and an offline mirror of it.
+"""Files on the Hugging Face hub, by `hf:user/name[@revision][/file]`, and an offline mirror of it.
+
+A revision is a commit, a branch or a tag; without one the hub's `main` is meant. What `main` was when weights for
+training were first fetched is remembered on this computer, and stays what it means here.
 
 With the environment variable ORDNET_HUB=FOLDER nothing goes over the network: files are read from and written to
-FOLDER/user/name/file.
+FOLDER/user/name/file, whatever the revision.
 """
 
+import json
 import os
 import re
 import shutil
+import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from ordnet.errors import OrdnetError
-from ordnet.files import write_atomically
+from ordnet.files import write_atomically, write_text
 
 PREFIX = "hf:"
 FILE = "model.safetensors"
 """The file that is meant where an address names none."""
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_COMMIT = r"[0-9a-f]{40}"
 
 
 def is_address(text: str | Path) -> bool:
     return str(text).startswith(PREFIX)
 
 
-def locate(address: str | Path) -> Path:
-    """hf:user/name[/file] → the file on this machine, downloaded if need be."""
+def split(address: str | Path) -> tuple[str, str, str | None]:
+    """hf:user/name[@revision][/file] → the repository, the file, and the revision if one is named."""
     user, _, rest = str(address).removeprefix(PREFIX).partition("/")
     name, _, file = rest.partition("/")
-    return fetch(f"{user}/{name}", file or FILE)
+    name, at, revision = name.partition("@")
+    if at and not re.fullmatch(_WORD, revision):
+        raise OrdnetError(f"{address}: {revision!r} is no revision; expected a commit, a branch or a tag after @")
+    return f"{user}/{name}", file or FILE, revision or None
 
 
-def fetch(repo: str, file: str) -> Path:
+def locate(address: str | Path) -> Path:
+    """hf:user/name[@revision][/file] → the file on this machine, downloaded if need be."""
+    return fetch(*split(address))
+
+
+def fetch(repo: str, file: str, revision: str | None = None) -> Path:
     """A file of the repository user/name; one that was fetched before comes from the cache."""
     check(repo)
     if ".." in Path(file).parts or Path(file).is_absolute():
@@ -42,26 +59,68 @@ def fetch(repo: str, file: str) -> Path:
         return path
     hub = _library()
     try:
-        return Path(hub.hf_hub_download(repo, file))
+        return _download(hub, repo, file, revision=revision)
     except Exception as error:  # whatever the library's HTTP client met
         raise OrdnetError(f"hf:{repo}/{file} cannot be had: {_reason(hub, error, repo)}") from None
 
 
-def fetch_checked(repo: str, file: str, revision: str) -> tuple[Path, str, str | None]:
+def fetch_checked(repo: str, file: str, revision: str | None) -> tuple[Path, str, str | None]:
     """A file of the hub at a revision → the file, the commit it is of, and the sha256 that the hub gives for it.
 
-    A file that was fetched before comes from the cache; without a network, its hash cannot be asked for (None).
+    Without a revision it is the commit that was taken the first time. A file that was fetched before comes from the
+    cache; without a network, its hash cannot be asked for (None).
     """
     check(repo)
     hub = _library()
+    asked = revision or _known_commits().get(repo) or "main"
     try:
-        path = Path(hub.hf_hub_download(repo, file, revision=revision, etag_timeout=10))
+        path = _download(hub, repo, file, revision=asked, etag_timeout=10)
     except Exception as error:  # whatever the library's HTTP client met
         raise OrdnetError(_reason(hub, error, repo)) from None
-    commit = path.parent.name if path.parent.parent.name == "snapshots" else revision
+    # SNAPSHOTS/commit/folders/file
+    parts = path.parts
+    commit = parts[parts.index("snapshots") + 1] if "snapshots" in parts[:-2] else asked
+    if re.fullmatch(_COMMIT, commit) and revision in (None, "main"):
+        _remember(repo, commit)
     # large files are kept in the cache under the hash of their content
     name = path.resolve().name
     return path, commit, name if re.fullmatch("[0-9a-f]{64}", name) else None
+
+
+def _download(hub: Any, repo: str, file: str, **options: Any) -> Path:
+    """The file; from the cache alone where the hub's name cannot be looked up.
+
+    The library would try five times before it gave up, for half a minute. Behind a proxy names mean nothing: it is the
+    proxy that looks them up.
+    """
+    offline = False
+    if not getproxies():
+        try:
+            socket.getaddrinfo(urlsplit(hub.constants.ENDPOINT).hostname, None)
+        except OSError:
+            offline = True
+    return Path(hub.hf_hub_download(repo, file, local_files_only=offline, **options))
+
+
+def _memory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ordnet", "hub_revisions.json")
+
+
+def _known_commits() -> dict[str, str]:
+    """Repository → the commit that weights for training were first taken from."""
+    try:
+        found = json.loads(_memory().read_text(encoding="utf-8") if _memory().is_file() else "{}")
+        known = {repo: commit for repo, commit in found.items() if re.fullmatch(_COMMIT, str(commit))}
+    except (OSError, ValueError, AttributeError, RecursionError):  # there is none, or it is damaged
+        return {}
+    return known
+
+
+def _remember(repo: str, commit: str) -> None:
+    known = _known_commits()
+    if known.get(repo) != commit:
+        with suppress(OSError):  # a home that cannot be written: then the next run asks again
+            write_text(_memory(), json.dumps({**known, repo: commit}, indent=1) + "\n")
 
 
 def push(folder: Path, repo: str, private: bool = False) -> str:
@@ -86,7 +145,7 @@ def check(repo: str) -> None:
     """Refuse what cannot be a repository's name."""
     if not re.fullmatch(f"{_WORD}/{_WORD}", repo):
         raise OrdnetError(
-            f"{repo!r} is no repository of the hub; expected user/name, and hf:user/name[/file] for a file"
+            f"{repo!r} is no repository of the hub; expected user/name, and hf:user/name[@revision][/file] for a file"
         )
 
 
@@ -103,6 +162,8 @@ def mirror() -> Path | None:
 def _library() -> Any:
     try:
         import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
     except ImportError as error:
         raise OrdnetError(f"the hub needs the extra `hub`: pip install 'ordnet[hub]' ({error})") from None
     return huggingface_hub

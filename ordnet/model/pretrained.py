@@ -1,7 +1,8 @@
 """ImageNet weights by the name of a backbone: `model.weights: imagenet`.
 
 A table says which file of which repository of the Hugging Face hub holds them. It is fetched once, its content is
-compared with the hash that the hub gives for it, and it stays in the hub's cache. ORDNET_HUB=FOLDER stands for the hub
+compared with the hash that the hub gives for it, and it stays in the hub's cache. The commit that it came from is said,
+and later runs on this computer take the same (ordnet/model/hub.py). ORDNET_HUB=FOLDER stands for the hub
 where there is no network: FOLDER/user/name/file as on the hub, or simply FOLDER/BACKBONE_imagenet.safetensors.
 
 Without a network and without a mirror, the backbone of a model that comes with the package stands in where it is the
@@ -9,7 +10,7 @@ same network. It has been trained further on that model's pictures, which is sai
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from safetensors import safe_open
@@ -28,10 +29,11 @@ class Source:
 
     repository: str
     file: str = "model.safetensors"
-    revision: str = "main"
+    revision: str | None = None
 
     def __str__(self) -> str:
-        return f"hf:{self.repository}/{self.file}"
+        """As model.weights takes it."""
+        return f"hf:{self.repository}{f'@{self.revision}' if self.revision else ''}/{self.file}"
 
 
 # torchvision's own weights, and for the deep stems those of GluonCV, as timm keeps them in safetensors
@@ -75,6 +77,10 @@ def chosen(setting: str | None, backbone: str) -> tuple[WeightFile | None, str]:
         return None, f"there are no ImageNet weights for the {backbone} backbone: it starts at random"
     if setting == "imagenet":
         return read(backbone)
+    if setting and hub.is_address(setting):
+        repository, file, revision = hub.split(setting)
+        path, where = _fetched(Source(repository, file, revision))
+        return weights.read(path), f"weights: {where}, sha256 {_sha256(path)[:12]}"
     return (weights.read(setting) if setting and setting != "none" else None), ""
 
 
@@ -103,6 +109,12 @@ def _find(backbone: str, source: Source) -> tuple[Path, str]:
         flat = mirror / f"{_network(backbone)}_imagenet.safetensors"
         if flat.is_file() and not (mirror / source.repository / source.file).is_file():
             return flat, str(flat)
+    return _fetched(source)
+
+
+def _fetched(source: Source) -> tuple[Path, str]:
+    """The file of the hub or its mirror, and an address that leads to the same content another time."""
+    if mirror := hub.mirror():
         return hub.fetch(source.repository, source.file), f"{source} of {mirror}"
     path, revision, expected = hub.fetch_checked(source.repository, source.file, source.revision)
     if expected and (found := _sha256(path)) != expected:
@@ -110,24 +122,25 @@ def _find(backbone: str, source: Source) -> tuple[Path, str]:
             f"{path} is damaged: its sha256 is {found[:12]}…, the hub says {expected[:12]}…; remove it, and it is "
             f"fetched again"
         )
-    return path, f"{source} at revision {revision[:12]}"
+    return path, str(replace(source, revision=revision))
 
 
 def _shipped(backbone: str) -> tuple[WeightFile, str] | None:
-    """The backbone of a model that comes with the package, if it is the same network, or a longer form of it."""
+    """The backbone of a model that comes with the package, if it is the same network, or a longer or a shorter form of
+    it; of a shorter one the last layers start at random, which is said where it is loaded."""
     network = _network(backbone)
-    holders = {backbone, f"{network}_full", network if backbone.endswith("_short") else backbone}
-    for name, path in shipped_models().items():
-        model = read_card(path).settings["model"]
-        if model.get("backbone") in holders:
-            prefix = "backbone."
-            with safe_open(path, framework="pt") as file:
-                tensors = {
-                    key.removeprefix(prefix): file.get_tensor(key).float()
-                    for key in file.keys()  # noqa: SIM118
-                    if key.startswith(prefix)
-                }
-            return WeightFile(path, tensors, model.get("stride_on", "conv2")), name
+    models = {name: (path, read_card(path).settings["model"]) for name, path in shipped_models().items()}
+    for wanted in (backbone, f"{network}_full", network):
+        for name, (path, model) in models.items():
+            if model.get("backbone") == wanted:
+                prefix = "backbone."
+                with safe_open(path, framework="pt") as file:
+                    tensors = {
+                        key.removeprefix(prefix): file.get_tensor(key).float()
+                        for key in file.keys()  # noqa: SIM118
+                        if key.startswith(prefix)
+                    }
+                return WeightFile(path, tensors, model.get("stride_on", "conv2")), name
     return None
 
 

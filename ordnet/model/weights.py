@@ -1,6 +1,8 @@
 """Public backbone weights from a file, by key and shape, with a plain account of what happened."""
 
+import pickletools
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,12 @@ _DROPPED = (
 mmsegmentation its log. In their place stands `_Dropped`, which does nothing: neither numpy nor getattr is called."""
 ENOUGH = 0.98
 """A file that fills less of the backbone than this was made for another one."""
+_MOST_OPERATIONS = 2_000_000
+"""Of a pickle: some 50 for each tensor."""
+_OLD_PICKLES = 4
+"""Before the tensors in a file of torch before 1.6: a mark, a version, the machine, and the dictionary."""
+_DEEPEST = 4
+"""How deep a state_dict may lie in dictionaries."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class LoadReport:
 
 
 def read(path: str | Path) -> WeightFile:
-    """Tensors of a .safetensors, .pth or .pt file, or of one at hf:user/name[/file]. No pickled object is ever run."""
+    """Tensors of a .safetensors, .pth or .pt file, or of one at hf:user/name[@revision][/file]. No pickle is run."""
     path = hub.locate(path) if hub.is_address(path) else Path(path)
     if not path.is_file():
         raise OrdnetError(f"no weight file at {path}")
@@ -125,6 +133,43 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]
         raise OrdnetError(f"{path} is not a readable safetensors file ({error}); it may be cut short") from None
 
 
+def load_plain(path: Path) -> Any:
+    """What torch.save wrote, if it holds tensors and plain values only. Nothing of it is run, nothing unpacked.
+
+    torch's own reader runs no code either, but it unpacks what is compressed (a few megabytes become gigabytes), and
+    it makes byte arrays of any length that a file asks for.
+    """
+    with path.open("rb") as file:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                parts = archive.infolist()
+                if any(part.compress_type for part in parts) or sum(part.file_size for part in parts) > _size(path):
+                    raise ValueError("its parts are compressed, which torch never does")
+                for part in parts:
+                    if part.filename.endswith("data.pkl"):
+                        with archive.open(part) as pickled:
+                            _check_pickle(pickled)
+        else:
+            file.seek(0)
+            for _ in range(_OLD_PICKLES):
+                _check_pickle(file)
+    with torch.serialization.safe_globals([(_Dropped, name) for name in _DROPPED]):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _check_pickle(file: Any) -> None:
+    """Raise ValueError where a pickle asks for byte arrays, or lists more than any network has. It is read through."""
+    for count, (_, argument, _) in enumerate(pickletools.genops(file)):
+        if count > _MOST_OPERATIONS:
+            raise ValueError("it lists more than any network has")
+        if isinstance(argument, str) and argument.endswith("bytearray"):
+            raise ValueError("it holds a bytearray")
+
+
 class _Dropped:
     """Stands in for an object of a checkpoint that nobody asked for."""
 
@@ -140,22 +185,31 @@ class _Dropped:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        with torch.serialization.safe_globals([(_Dropped, name) for name in _DROPPED]):
-            content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = load_plain(path)
     except Exception as error:  # torch raises whatever the unpickler met
         reason = str(error).strip().splitlines()
         raise OrdnetError(
             f"{path} cannot be read as plain tensors ({reason[0] if reason else type(error).__name__}); "
             f"it is cut short, or holds pickled objects, which are never run: save its state_dict alone"
         ) from None
-    while isinstance(content, dict):
-        inner = next((content[key] for key in ("state_dict", "model") if isinstance(content.get(key), dict)), None)
-        if inner is None:
-            break
-        content = inner
-    if not isinstance(content, dict) or not any(isinstance(value, Tensor) for value in content.values()):
+    for _ in range(_DEEPEST):
+        if isinstance(content, dict):
+            inner = next((content[key] for key in ("state_dict", "model") if isinstance(content.get(key), dict)), None)
+            content = content if inner is None else inner
+    if not isinstance(content, dict):
         raise OrdnetError(f"{path} holds no state_dict: expected a dictionary of tensors")
-    return {key: value for key, value in content.items() if isinstance(value, Tensor)}
+    tensors = {
+        key: value
+        for key, value in content.items()
+        if isinstance(key, str) and isinstance(value, Tensor) and _is_plain(value)
+    }
+    if not tensors:
+        raise OrdnetError(f"{path} holds no state_dict: expected a dictionary of tensors")
+    return tensors
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_complex() or tensor.is_quantized)
 
 
 def torchvision_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,6 +20,10 @@ PICTURE = "image"
 """The field that holds the file."""
 _FIELD = 256
 """The longest value of any other field, in bytes."""
+_HEADER = 4096
+"""The longest header of a part, in bytes."""
+_HEADERS = 16
+"""Of a part."""
 _PARTS = 16
 _AROUND = 64_000
 """Bytes of boundaries, headers and other fields that may come with the file."""
@@ -46,19 +50,31 @@ class _Form:
     """Bytes of the body so far."""
     _header: bytes = b""
     _value: bytes = b""
+    _headers: int = 0
     _name: str = ""
     _hash: Any = field(default_factory=hashlib.sha256)
 
     def on_part_begin(self) -> None:
         self._name = ""
+        self._headers = 0
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header += data[start:end]
+        self._header += data[start : min(end, start + _HEADER)]
+        self._refuse_long_headers()
 
     def on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
+        self._value += data[start : min(end, start + _HEADER)]
+        self._refuse_long_headers()
+
+    def _refuse_long_headers(self) -> None:
+        """They are looked at in the event loop, where nobody else is answered meanwhile."""
+        if len(self._header) + len(self._value) >= _HEADER:
+            raise Refusal(422, f"A header of the form is longer than {_HEADER:,} bytes.")
 
     def on_header_end(self) -> None:
+        self._headers += 1
+        if self._headers > _HEADERS:
+            raise Refusal(422, f"A part of the form has more than {_HEADERS} headers.")
         if self._header.lower() == b"content-disposition":
             _, options = parse_options_header(self._value)
             self._name = options.get(b"name", b"").decode("utf-8", "replace")

@@ -157,7 +157,14 @@ def prepare(
     if settings.training.class_weights == "auto" and found is None and weights:
         shown = ", ".join(f"{name} {weight:g}" for name, weight in zip(train_set.classes.names, weights, strict=True))
         display.say(f"class weights, by the training labels: {shown}")
-    net = start_network(settings.model, train_set.classes.names, init, training.seed, display.say)
+    origin: list[str] = []
+    model, start = settings.model, init
+    if found is not None and "stride_on" in found:
+        # the state has all weights: the file, the checkpoint or the hub that they once came from is not asked again
+        model, start = model.model_copy(update={"weights": None, "stride_on": found["stride_on"]}), None
+    net = start_network(model, train_set.classes.names, start, training.seed, origin.append)
+    for words in origin:
+        display.say(words)
     if not (settings.model.weights or init or found or settings.model.backbone == "tiny"):
         display.say(f"{settings.model.backbone} starts at random: model.weights names no file, and there is no --init")
     if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
@@ -174,16 +181,16 @@ def prepare(
         _say_schedule(found["settings"]["training"]["epochs"], settings, batches.steps, progress, display)
         progress.finished = False
     if main:
-        _begin_log(settings, folder, accelerator, found, init, weights)
+        _begin_log(settings, folder, accelerator, found, init, weights, origin)
     board = Board(folder.path / "tensorboard" if main and training.tensorboard else None, progress.epoch)
-    model: Any = Trainee(net)
-    model, optimizer = accelerator.prepare(torch.compile(model) if training.compile else model, optimizer)
+    trainee: Any = Trainee(net)
+    trainee, optimizer = accelerator.prepare(torch.compile(trainee) if training.compile else trainee, optimizer)
     sides = long_sides(train_set)
     scaled = settings.data.long_side or settings.data.base_size
     if main and found is None and not scaled and (advice := size_remark(sides, training.crop)):
         display.say(advice)
     return Setup(
-        settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, model, optimizer,
+        settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, trainee, optimizer,
         progress, weights, settings.data.long_side or usual_long_side(sides), data,
     )  # fmt: skip
 
@@ -221,18 +228,21 @@ def _begin_log(
     found: dict[str, Any] | None,
     init: Path | None,
     weights: tuple[float, ...] | None,
+    origin: list[str],
 ) -> None:
-    """Write the settings, with what --init began with, and the record of this start."""
+    """Write the settings, with what --init began with, and the record of this start; `origin` says where its weights
+    came from."""
     folder.own_all(settings.training.tensorboard)
     folder.sweep()
     if found is not None:
         folder.cut_log(found["log_size"])
     starts = [record for record in folder.records() if record["event"] == "start"]
     began_with = starts[0].get("init") if starts else init
-    origin = f"# started with --init {began_with}\n" if began_with else ""
-    write_text(folder.settings, origin + settings.to_yaml())
+    note = f"# started with --init {began_with}\n" if began_with else ""
+    write_text(folder.settings, note + settings.to_yaml())
     record: dict[str, Any] = {"event": "start" if found is None else "resume", "time": time.time()}
     record |= {"init": str(init)} if init else {}
+    record |= {"weights": origin} if origin else {}
     record |= {"class_weights": weights} if settings.training.class_weights == "auto" else {}
     folder.append({**record, **describe(accelerator.device, accelerator.num_processes)})
 

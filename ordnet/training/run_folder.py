@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 
@@ -44,7 +45,7 @@ class RunFolder:
         self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("a")
+            self._lock = regular_file(self.path / ".lock").open("a")
         except OSError as error:
             raise OrdnetError(f"the run folder {self.path} cannot be written: {error.strerror}") from None
         try:
@@ -56,9 +57,12 @@ class RunFolder:
         """Let others in; a run that failed before it wrote anything leaves no folder of its own behind."""
         if self._lock is None:
             return
-        left = {path.name for path in self.path.iterdir()} - {".lock", _LIST}
-        if not left:
-            for name in (".lock", _LIST):
+        lock = self.path / ".lock"
+        # a lock of ours is empty, and a list of ours names files
+        own = {".lock"} if lock.exists() and lock.stat().st_size == 0 else set()
+        own |= {_LIST} if self._listed() else set()
+        if {path.name for path in self.path.iterdir()} <= own:
+            for name in own:
                 (self.path / name).unlink(missing_ok=True)
             with suppress(OSError):  # another run has come into the folder above
                 for path in self._made:
@@ -120,8 +124,8 @@ class RunFolder:
 
     def _listed(self) -> set[str]:
         try:
-            return set(OWN) & set((self.path / _LIST).read_text(encoding="utf-8").splitlines())
-        except (OSError, UnicodeDecodeError):
+            return set(OWN) & set(regular_file(self.path / _LIST).read_text(encoding="utf-8").splitlines())
+        except (OSError, ValueError):
             return set()
 
     # ---- its log -------------------------------------------------------------------------------------------------

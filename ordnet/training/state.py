@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import nn
 
 from ordnet.config import Settings
 from ordnet.data.dataset import Dataset
 from ordnet.data.loader import is_dead_worker
+from ordnet.data.reading import regular_file
 from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
+from ordnet.model.network import Network
+from ordnet.model.weights import load_plain
 from ordnet.training.start import Averaged
 
 VERSION = 1
@@ -47,7 +51,7 @@ class RunProgress:
 
 def snapshot(
     settings: Settings,
-    net: nn.Module,
+    net: Network,
     optimizer: Any,
     averaged: Averaged | None,
     progress: RunProgress,
@@ -62,6 +66,7 @@ def snapshot(
     return {
         "settings": settings.model_dump(mode="json"),
         "net": net.state_dict(),
+        "stride_on": net.config.stride_on,
         "optimizer": optimizer.state_dict(),
         "averaged": averaged.net.state_dict() if averaged else None,
         "progress": asdict(progress),
@@ -73,10 +78,16 @@ def snapshot(
 
 def restore(state: dict[str, Any], net: nn.Module, optimizer: Any, averaged: Averaged | None) -> RunProgress:
     """Put everything back where `snapshot` took it from; returns how far the run had come."""
-    net.load_state_dict(state["net"])
-    optimizer.load_state_dict(state["optimizer"])
-    if averaged:
-        averaged.net.load_state_dict(state["averaged"])
+    try:
+        net.load_state_dict(state["net"])
+        optimizer.load_state_dict(state["optimizer"])
+        if averaged:
+            averaged.net.load_state_dict(state["averaged"])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise OrdnetError(
+            f"the state is that of another network or optimizer ({reason}); start over with --force"
+        ) from None
     return RunProgress(**state["progress"])
 
 
@@ -109,10 +120,9 @@ def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
         if not path.exists():
             continue
         try:
-            _check_sums(path)
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            if not isinstance(state, dict) or "version" not in state:
-                raise ValueError("it holds no state of a run")
+            _check_sums(regular_file(path))
+            state: dict[str, Any] = load_plain(path)
+            _check_parts(state)
         except Exception as error:  # whatever the reader met in a damaged file
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             say(f"{path} is damaged ({reason}); trying the state before it")
@@ -123,6 +133,19 @@ def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
     if any((folder / name).exists() for name in ("state.pt", "previous.pt")):
         raise OrdnetError(f"no state in {folder} can be read; start over with --force")
     return None
+
+
+def _check_parts(state: Any) -> None:
+    """Whether it is what `snapshot` takes, as far as that can be told before there is a network."""
+    if not isinstance(state, dict) or "version" not in state:
+        raise ValueError("it holds no state of a run")
+    if state["version"] != VERSION:
+        return  # said elsewhere
+    TypeAdapter(RunProgress).validate_python(asdict(RunProgress(**state["progress"])))
+    sections = all(isinstance(values, dict) for values in state["settings"].values())
+    counts = (state["settings"]["training"]["epochs"], state["log_size"])
+    if not sections or not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("it holds no state of a run")
 
 
 def _check_sums(path: Path) -> None:

@@ -304,6 +304,19 @@ def test_masks_as_coco_json_for_each_picture_and_for_all(model, tmp_path):
         assert found == pytest.approx(areas)
 
 
+@pytest.mark.parametrize("content", ['{"shapes": []}', "[1]", "no JSON", '{"a":' * 100_000])
+def test_a_json_of_others_is_not_overwritten(model, tmp_path, content):
+    """Annotations of the same name, say, in the folder that was named."""
+    photo(tmp_path / "a.png")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a.json").write_text(content)
+    found = run(model, tmp_path / "a.png", "--out", tmp_path / "out")
+    assert found.exit_code == 1 and "a.json is in the way" in found.output
+    assert names_in(tmp_path / "out") == ["a.json"] and (tmp_path / "out/a.json").read_text() == content
+    assert run(model, tmp_path / "a.png", "--out", tmp_path / "out", "--force").exit_code == 0
+    assert "areas" in json.loads((tmp_path / "out/a.json").read_text())
+
+
 def test_many_at_once_give_what_one_at_a_time_gives_in_order(model, tmp_path):
     sizes = [(24 + 5 * (i % 4), 30 + 7 * (i % 3)) for i in range(14)]
     for number, (height, width) in enumerate(sizes):

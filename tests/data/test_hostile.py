@@ -489,3 +489,17 @@ def test_messages_are_short_and_hold_no_control_characters():
     assert not any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in str(error))
     assert str(error).startswith("a\\x1b[2Jb\\r\\x00\\udcff\\u202e")
     assert str(OrdnetError("two\nlines, é, 日本\u3000語")) == "two\nlines, é, 日本\u3000語"
+
+
+def test_links_in_a_circle_end(tmp_path):
+    """Two of them made 2^40 folders."""
+    spec = put(tmp_path / "set")
+    for name in ("again", "once more"):
+        (tmp_path / "set/images" / name).symlink_to(tmp_path / "set/images")
+    with pytest.raises(OrdnetError, match="is a link to a folder that it lies in"):
+        open_dataset(spec, "train")
+    for name in ("again", "once more"):
+        (tmp_path / "set/images" / name).unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "set/images/linked").symlink_to(tmp_path / "elsewhere")  # other links are fine
+    assert len(open_dataset(spec, "train").ids) == 1

@@ -292,8 +292,56 @@ def test_foreign_and_damaged_files_are_refused(model, tmp_path):
     twisted = onnx.load(model[1])
     next(entry for entry in twisted.metadata_props if entry.key == "colours").value = "[1, 2]"
     onnx.save(twisted, bad)
-    with pytest.raises(OrdnetError, match="its metadata are damaged"):
+    with pytest.raises(OrdnetError, match="its settings are damaged"):
         ordnet.load(bad)
+
+
+def _external(file):
+    tensor = file.graph.initializer[0]
+    length = len(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "../secret"), ("offset", "0"), ("length", str(length))):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, value
+
+
+def _looping(file):
+    body = onnx.helper.make_graph([], "body", [], [])
+    file.graph.node.insert(0, onnx.helper.make_node("Loop", ["", ""], ["never"], body=body))
+
+
+def _wild(file):
+    tensor = next(each for each in file.graph.initializer if each.data_type == 1 and len(each.dims) > 1)
+    tensor.raw_data = np.full(tuple(tensor.dims), np.nan, np.float32).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "says"),
+    [
+        (_external, {}, "weights in other files"),
+        (_looping, {}, "loops, branches or functions"),
+        (lambda file: file.graph.node.add(op_type="Evil", domain="evil"), {}, "operators that are not ONNX's own"),
+        (_wild, {}, "scores are not finite"),
+        (None, {"classes": "[" * 100_000}, "metadata are damaged"),
+        (None, {"about": '{"a":' * 100_000}, "metadata are damaged"),
+        (None, {"least_side": "1000000"}, "least side is 1000000"),
+        (None, {"least_side": "9" * 5000}, "metadata are damaged"),
+        (None, {"about": '{"long_side": Infinity}'}, "long_side is inf"),
+        (None, {"colours": "[[0, 0, 999], [1, 1, 1], [2, 2, 2]]"}, "no list of RGB"),
+        (None, {"classes": '["a", "b"]', "colours": "[[0, 0, 0], [1, 1, 1]]"}, "names 2 classes, but its scores"),
+        (None, {"classes": '["a", "b", "\\u001b[31m"]'}, "cannot be shown"),
+    ],
+)
+def test_files_made_to_hurt_are_refused(model, tmp_path, change, words, says):
+    """They would read other files, never end, fill the memory or write to the terminal."""
+    file = onnx.load(model[1])
+    if change:
+        change(file)
+    onnx.helper.set_model_props(file, {**{each.key: each.value for each in file.metadata_props}, **words})
+    (tmp_path / "evil.onnx").write_bytes(file.SerializeToString())
+    with pytest.raises(OrdnetError, match=says):
+        ordnet.load(tmp_path / "evil.onnx")(pictured(40, 50))
 
 
 def test_the_service_runs_the_exported_file(model):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import threading
 from fractions import Fraction
 from functools import partial
@@ -186,3 +187,57 @@ def test_a_stream_over_the_network(model, tmp_path):
 def test_a_camera_that_is_not_there_is_said(model, tmp_path):
     result = run(model, "/dev/video97", "--out", tmp_path / "out")
     assert result.exit_code == 1 and "/dev/video97" in result.stderr
+
+
+# ---- files made to hurt ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{secret}\n#EXT-X-ENDLIST\n",
+        "#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n",
+        "ffconcat version 1.0\nfile {secret}\n",
+        "<?xml version='1.0'?><MPD xmlns='urn:mpeg:dash:schema:mpd:2011'></MPD>",
+        "v=0\nc=IN IP4 127.0.0.1\nm=video 5004 RTP/AVP 96\n",
+    ],
+)
+def test_a_play_list_opens_no_other_file_and_no_address(tmp_path, text):
+    """FFmpeg would follow them whatever the file is called."""
+    secret = clip(tmp_path / "secret.ts", codec="mpeg2video", rate=25)
+    (tmp_path / "a.mp4").write_text(text.format(secret=secret))
+    with pytest.raises(OrdnetError, match="cannot be read as a video"):
+        Video(str(tmp_path / "a.mp4"))
+
+
+def test_frames_beyond_the_bound_are_refused(tmp_path, monkeypatch):
+    path = clip(tmp_path / "a.mp4")
+    monkeypatch.setenv("ORDNET_MAX_PIXELS", "3000")
+    with pytest.raises(OrdnetError, match="frames of 64 x 48 pixels are more than the 3,000"):
+        Video(str(path))
+
+
+def test_a_pipe_is_no_video(tmp_path):
+    os.mkfifo(tmp_path / "a.mp4")
+    with pytest.raises(OrdnetError, match="a pipe"):
+        Video(str(tmp_path / "a.mp4"))
+
+
+def test_damaged_clips(tmp_path):
+    """Bytes changed anywhere: frames, or an error of ours."""
+    sound = {kind: clip(tmp_path / f"sound.{kind}", frames=6).read_bytes() for kind in ("mp4", "mkv", "avi")}
+    rng = np.random.default_rng(0)
+    for turn in range(60):
+        kind = ("mp4", "mkv", "avi")[turn % 3]
+        data = bytearray(sound[kind])
+        for _ in range(rng.integers(1, 12)):
+            data[int(rng.integers(0, len(data)))] = int(rng.integers(0, 256))
+        path = tmp_path / f"a.{kind}"
+        path.write_bytes(data[: rng.integers(1, len(data))] if turn % 4 == 0 else data)
+        try:
+            video = Video(str(path))
+            for frame in video.read():
+                assert frame.pixels.ndim == 3 and frame.seconds >= 0
+            video.close()
+        except OrdnetError:
+            pass

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -43,7 +44,13 @@ def test_addresses(mirror):
     assert hub.locate("hf:user/name").read_bytes() == b"1"
     assert hub.locate("hf:user/name/model.safetensors").read_bytes() == b"1"
     assert hub.locate("hf:user/name/deep/er/net.onnx").read_bytes() == b"2"
+    assert hub.locate("hf:user/name@v1.0/deep/er/net.onnx").read_bytes() == b"2"  # a mirror has what it has
     assert not hub.is_address("runs/best.safetensors")
+    assert hub.split("hf:user/name@v1.0") == ("user/name", "model.safetensors", "v1.0")
+    assert hub.split("hf:user/name/a@b.bin") == ("user/name", "a@b.bin", None)
+    for wrong in ("hf:user/name@", "hf:user/name@../x", "hf:user/name@a@b"):
+        with pytest.raises(OrdnetError, match="is no revision"):
+            hub.locate(wrong)
 
 
 @pytest.mark.parametrize("repo", ["", "user", "user/", "/name", "us er/name", "../name", "user/..", "a/b/c", "user/-x"])
@@ -256,3 +263,56 @@ def test_the_library_fetches_and_its_errors_are_plain(tmp_path):
     assert offline["hf:user/name"] == "the file"
     assert "the hub was not reached; check the network" in offline["hf:user/none"]
     assert "the hub was not reached; check the network" in offline["push"]
+
+
+class Moving(Answers):
+    """A hub whose `main` moves on; every commit keeps its content."""
+
+    main = "a" * 40
+    asked: ClassVar[list[str]] = []
+
+    def do_HEAD(self):
+        revision = self.path.split("/resolve/")[1].partition("/")[0]
+        commit = self.main if revision == "main" else revision
+        self.asked.append(revision)
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{commit[:8]}"', "Content-Type": "application/octet-stream"}
+        self.answer(200, headers, f"content of {commit[0]}".encode())
+
+    do_GET = do_HEAD
+
+
+ONCE = """
+import sys
+from ordnet.model import hub
+path, commit, _ = hub.fetch_checked("user/name", "model.safetensors", sys.argv[1] if len(sys.argv) > 1 else None)
+print(path.read_text(), commit)
+"""
+
+
+def test_what_main_was_the_first_time_stays_what_it_is_here(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Moving)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def fetched(*words, cache="cache"):
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "ORDNET_HUB"))}
+        clean |= {"HF_HOME": str(tmp_path / cache), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        clean |= {"XDG_CACHE_HOME": str(tmp_path / "own"), "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+        command = [sys.executable, "-c", ONCE, *words]
+        return subprocess.run(command, env=clean, capture_output=True, text=True, check=True).stdout.strip()
+
+    memory = tmp_path / "own/ordnet/hub_revisions.json"
+    try:
+        assert fetched() == f"content of a {'a' * 40}"
+        assert json.loads(memory.read_text()) == {"user/name": "a" * 40}
+        Moving.main = "b" * 40
+        assert fetched() == f"content of a {'a' * 40}"
+        assert fetched(cache="empty") == f"content of a {'a' * 40}"  # even where it has to be fetched again
+        assert fetched("c" * 40) == f"content of c {'c' * 40}"
+        assert fetched() == f"content of a {'a' * 40}"
+        assert fetched("main") == f"content of b {'b' * 40}"  # asked for by name
+        assert fetched() == f"content of b {'b' * 40}"
+        memory.write_text("{damaged")
+        assert fetched() == f"content of b {'b' * 40}"
+    finally:
+        server.shutdown()
+        server.server_close()

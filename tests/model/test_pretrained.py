@@ -47,6 +47,17 @@ def test_without_network_the_shipped_backbone_stands_in_and_says_so(tmp_path, mo
     torch.testing.assert_close(net.backbone.features[1].conv[1].weight, file.tensors["features.1.conv.1.weight"])
 
 
+@pytest.mark.filterwarnings("ignore:.*left at random")
+def test_the_default_command_starts_without_a_network(tmp_path, monkeypatch):
+    """Whichever form of the network it takes: a shorter shipped one leaves the last layers at random."""
+    monkeypatch.setenv("ORDNET_HUB", str(tmp_path))
+    said = []
+    net = build_from(recipes()["folder-default"].settings.model, 3, said.append)
+    assert "stands in" in said[0]
+    file, _ = pretrained._shipped("mobilenet_v2_full")
+    torch.testing.assert_close(net.backbone.features[1].conv[1].weight, file.tensors["features.1.conv.1.weight"])
+
+
 def test_what_cannot_be_had_is_named_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("ORDNET_HUB", str(tmp_path))
     message = (
@@ -106,3 +117,23 @@ def test_a_checkpoint_never_asks_for_weights(tmp_path, monkeypatch):
     except OrdnetError:
         return  # refused for its checksum
     assert loaded.net.config.weights is None
+
+
+def test_the_address_that_is_said_leads_to_the_same_content(tmp_path, monkeypatch):
+    """`hf:user/name@commit/file` can be given as model.weights another time."""
+    monkeypatch.delenv("ORDNET_HUB", raising=False)
+    stored("mobilenet_v2", tmp_path / "model.safetensors")
+    asked = []
+    monkeypatch.setattr(
+        pretrained.hub,
+        "fetch_checked",
+        lambda *words: asked.append(words) or (tmp_path / "model.safetensors", "c" * 40, None),
+    )
+    said = []
+    build_from(ModelConfig(backbone="mobilenet_v2", weights="imagenet"), 3, said.append)
+    address = f"hf:timm/mobilenetv2_100.ra_in1k@{'c' * 40}/model.safetensors"
+    assert f"ImageNet weights: {address}, sha256 " in said[0]
+    build_from(ModelConfig(backbone="mobilenet_v2", weights=address), 3, said.append)
+    assert f"weights: {address}, sha256 " in said[1]
+    repository = "timm/mobilenetv2_100.ra_in1k"
+    assert asked == [(repository, "model.safetensors", None), (repository, "model.safetensors", "c" * 40)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import resource
 import socket
 import struct
@@ -232,3 +233,24 @@ def test_a_flood_of_messages_is_cut_short():
 )
 def test_names_that_are_answered(bound, allowed, host, answered):
     assert Hosts(bound, allowed).allow(host) is answered
+
+
+# ---- forms ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        (b"X: " + b"a" * 1_000_000 + b"\r\n\r\n", "longer than 4,096 bytes"),
+        (b"X" * 1_000_000 + b": a\r\n\r\n", "longer than 4,096 bytes"),
+        (b'Content-Disposition: form-data; name="' + b"\\" * 500_000 + b'"\r\n\r\n', "longer than 4,096 bytes"),
+        (b"X: a\r\n" * 100_000 + b"\r\n", "more than 16 headers|too many|cannot be read"),
+    ],
+)
+def test_headers_of_a_form_are_bounded(model, part, says):
+    """They are read where nobody else is answered meanwhile."""
+    with serving(model) as server, server.client() as client:
+        body = b"--b\r\n" + part + b"x\r\n--b--\r\n"
+        answer = client.post("/v1/parse", content=body, headers={"Content-Type": "multipart/form-data; boundary=b"})
+        assert answer.status_code == 422 and re.search(says, answer.json()["error"])
+        assert honest(client) == 200

@@ -1,14 +1,18 @@
 """Whose files are whose in a run's folder, and what a run makes of changed data and damaged files."""
 
 import json
+import os
 import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+import ordnet
 from ordnet.config import Settings, override, parse
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
+from ordnet.model import checkpoint
 from ordnet.training import state as states
 from ordnet.training.loop import train_with
 from ordnet.training.prepare import _workers
@@ -221,3 +225,66 @@ def test_workers_are_bounded_by_the_cores(monkeypatch):
     assert said == ["data.workers is 5,000, more than this computer with its 2 cores can use: it gets 8"]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert _workers(5000, Display) == 2
+
+
+# ---- files made to hurt ------------------------------------------------------------------------------------------
+
+
+def test_states_of_other_content_are_passed_over(halfway, folder, tmp_path, capsys):
+    """What torch can read, but no run wrote: the state before it is taken, and the reason said in a line."""
+    out = copy(halfway, tmp_path)
+    sound = states.load(out / "state", print)
+    (out / "state" / "previous.pt").write_bytes((out / "state" / "state.pt").read_bytes())
+    wrong = [
+        [1, 2],
+        {"version": 1},
+        {**sound, "progress": {"epoch": "many"}},
+        {**sound, "progress": {"unknown": 1}},
+        {**sound, "settings": {"training": {}}},
+        {**sound, "settings": {"training": {"epochs": 1}, "data": 5}},
+        {**sound, "log_size": -1},
+    ]
+    for content in wrong:
+        torch.save(content, out / "state" / "state.pt")
+        said = []
+        found = states.load(out / "state", said.append)
+        assert found["progress"] == sound["progress"] and "is damaged" in said[0] and len(said[0]) < 500
+    torch.save({**sound, "net": {"other": torch.zeros(1)}}, out / "state" / "state.pt")
+    with pytest.raises(OrdnetError, match="the state is that of another network"):
+        train_with(again(folder), out, resume=True)
+
+
+def test_pipes_in_the_folder_are_not_waited_for(folder, tmp_path):
+    for name, says in ((".lock", "a pipe"), (".ordnet-files", None), ("state/state.pt", "in the way")):
+        out = tmp_path / name.replace("/", "-")
+        (out / name).parent.mkdir(parents=True)
+        os.mkfifo(out / name)
+        if says is None:
+            assert RunFolder(out)._listed() == set()
+            continue
+        with pytest.raises(OrdnetError, match=says):
+            train_with(small_settings(folder), out)
+
+
+def test_a_refused_run_leaves_a_foreign_lock(folder, tmp_path):
+    """A file .lock that somebody else keeps in an otherwise empty folder."""
+    (tmp_path / "out").mkdir()
+    for name in (".lock", ".ordnet-files"):
+        (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(OrdnetError, match="fewer than one batch"):
+        train_with(small_settings(folder, "training.batch_size=1000"), tmp_path / "out")
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {
+        ".lock": "mine", ".ordnet-files": "mine",
+    }  # fmt: skip
+
+
+def test_a_resumed_run_needs_no_weight_file(folder, tmp_path):
+    """Its state has all weights; the file, or the hub, that they came from may be gone."""
+    backbone = ordnet.build("ordnet", classes=2, backbone="tiny").backbone
+    save_file(backbone.state_dict(), tmp_path / "tiny.safetensors", {"stride_on": "conv1"})
+    words = (f"model.weights={tmp_path / 'tiny.safetensors'}", "training.epochs=1")
+    train_with(small_settings(folder, *words), tmp_path / "run")
+    (tmp_path / "tiny.safetensors").unlink()
+    train_with(small_settings(folder, words[0], "training.epochs=2"), tmp_path / "run", resume=True)
+    assert checkpoint.load(tmp_path / "run/last.safetensors").net.config.stride_on == "conv1"
+    assert len(RunFolder(tmp_path / "run").epochs()) == 2

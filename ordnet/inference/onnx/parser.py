@@ -18,9 +18,13 @@ from ordnet.inference.onnx.runtime import library, session
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import WHOLE_UP_TO, Picture, name_of, read, read_ahead, refuse_too_many_scores
 from ordnet.inference.stream import Progress
-from ordnet.inference.upsample import best_classes, held, resized
+from ordnet.inference.upsample import best_classes, held, numbers, resized
+from ordnet.model.card import read_facts
 from ordnet.model.pixels import LongSide, long_side_of, seen_by
 from ordnet.picture.overlay import Colour
+
+_LONGEST_LEAST = 4096
+"""Pixels to which a small picture is continued: 64 patches of the coarsest backbone's positions take 2,017."""
 
 
 class OnnxParser:
@@ -53,19 +57,22 @@ class OnnxParser:
         about = {entry.key: entry.value for entry in model.metadata_props}
         if about.get("format") != FORMAT:
             raise OrdnetError(f"{self.path} is no model that `ordnet export` wrote; export the checkpoint again")
+        _refuse_programs(model, self.path)
         try:
-            self.classes: tuple[str, ...] = tuple(str(name) for name in json.loads(about["classes"]))
-            self.colours: tuple[Colour, ...] = tuple(
-                (int(r), int(g), int(b)) for r, g, b in json.loads(about["colours"])
-            )
+            facts = {key: json.loads(about[key]) for key in ("classes", "colours")}
+            facts["about"] = json.loads(about.get("about", "{}"))
             self._least_side = int(about["least_side"])
             self._most_pixels = int(about.get("most_pixels", sys.maxsize))
-            known = json.loads(about.get("about", "{}"))
-            self.long_side = long_side_of(long_side, known if isinstance(known, dict) else {})
             self._align_corners = bool(json.loads(about["align_corners"]))
+            if not 1 <= self._least_side <= _LONGEST_LEAST:
+                raise ValueError(f"its least side is {self._least_side}")
             _end_before_resizing(model)
-        except (KeyError, TypeError, ValueError, StopIteration) as error:
-            raise OrdnetError(f"{self.path}: its metadata are damaged ({error})") from None
+        except (KeyError, TypeError, ValueError, StopIteration, RecursionError) as error:
+            raise OrdnetError(f"{self.path}: its metadata are damaged ({_first_line(error)})") from None
+        self.classes: tuple[str, ...]
+        self.colours: tuple[Colour, ...]
+        self.classes, self.colours, known = read_facts(facts, self.path)
+        self.long_side = long_side_of(long_side, known)
         try:
             self._session = session(model.SerializeToString())
         except Exception as error:  # the runtime's errors have no common class of their own
@@ -125,7 +132,11 @@ class OnnxParser:
                 f"ONNX Runtime failed on a picture of {width} x {height} px ({_first_line(error)}); if memory ran out, "
                 f"make the picture smaller, or stream it with the checkpoint"
             ) from None
-        return torch.from_numpy(scores)
+        if scores.ndim != 4 or scores.shape[:2] != (1, len(self.classes)) or scores.dtype != np.float32:
+            raise OrdnetError(
+                f"{self.path}: it names {len(self.classes)} classes, but its scores are {scores.dtype} {scores.shape}"
+            )
+        return numbers(torch.from_numpy(scores))
 
 
 def _read(path: Path) -> Any:
@@ -136,6 +147,25 @@ def _read(path: Path) -> Any:
         return onnx.load_model_from_string(path.read_bytes())
     except Exception as error:  # protobuf's own class, which onnx does not name
         raise OrdnetError(f"{path} is no ONNX model, or was cut short ({_first_line(error)})") from None
+
+
+def _refuse_programs(model: Any, path: Path) -> None:
+    """A file that stands on its own, and whose work grows with the picture alone: no other files, no loops."""
+    graph = model.graph
+    tensors = [*graph.initializer, *(each.t for node in graph.node for each in node.attribute if each.HasField("t"))]
+    strange = (
+        ("weights in other files", any(tensor.data_location or tensor.external_data for tensor in tensors)),
+        ("loops, branches or functions", bool(model.functions) or any(map(_has_graphs, graph.node))),
+        ("operators that are not ONNX's own", any(node.domain not in ("", "ai.onnx") for node in graph.node)),
+        ("sparse weights", bool(graph.sparse_initializer)),
+    )
+    for what, there in strange:
+        if there:
+            raise OrdnetError(f"{path} is no model that `ordnet export` wrote: it has {what}")
+
+
+def _has_graphs(node: Any) -> bool:
+    return any(each.HasField("g") or each.graphs or each.tensors or each.sparse_tensors for each in node.attribute)
 
 
 def _end_before_resizing(model: Any) -> None:
