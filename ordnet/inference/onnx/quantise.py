@@ -112,6 +112,10 @@ def quantised(data: bytes, calibration: Calibration, say: Callable[[str], object
             "with pictures like those it was trained on, or leave --int8 out"
         )
     del small.metadata_props[:]
+    for other in [each for each in small.opset_import if each.domain]:
+        small.opset_import.remove(
+            other
+        )  # ONNX Runtime names all that it knows; the graph has ONNX's own operators only
     return small, [choice for choice, _ in tried]
 
 
