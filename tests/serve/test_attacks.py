@@ -241,10 +241,13 @@ def test_names_that_are_answered(bound, allowed, host, answered):
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        (b"X: " + b"a" * 1_000_000 + b"\r\n\r\n", "longer than 4,096 bytes"),
-        (b"X" * 1_000_000 + b": a\r\n\r\n", "longer than 4,096 bytes"),
-        (b'Content-Disposition: form-data; name="' + b"\\" * 500_000 + b'"\r\n\r\n', "longer than 4,096 bytes"),
-        (b"X: a\r\n" * 100_000 + b"\r\n", "more than 16 headers|too many|cannot be read"),
+        (b"X: " + b"a" * 1_000_000 + b"\r\n\r\n", r"longer than 4,096|cannot be read"),
+        (b"X" * 1_000_000 + b": a\r\n\r\n", r"longer than 4,096|cannot be read"),
+        (
+            b'Content-Disposition: form-data; name="' + b"\\" * 50_000 + b'"\r\n\r\n',
+            r"longer than 4,096|cannot be read",
+        ),
+        (b"X: a\r\n" * 100_000 + b"\r\n", r"more than 16 headers|cannot be read"),
     ],
 )
 def test_headers_of_a_form_are_bounded(model, part, says):
