@@ -97,7 +97,9 @@ def export(
     ] = False,
     int8: Annotated[
         bool,
-        typer.Option("--int8", help="Convolutions in 8 bits: a quarter of the size, and faster; needs --calibrate."),
+        typer.Option(
+            "--int8", help="Convolutions in 8 bits: about a third of the size, and faster; needs --calibrate."
+        ),
     ] = False,
     calibrate: Annotated[
         str | None,

@@ -71,7 +71,7 @@ def export(
     """Write a checkpoint, or the model of a shipped name, as ONNX; only once ONNX Runtime gives what torch gives.
 
     `half` stores the weights in 16 bits. They are made float32 on loading: half the size, the same speed. `calibrate`
-    gives the pictures with which the convolutions are put into 8 bits: a quarter of the size, and faster. The float
+    gives the pictures with which the convolutions are put into 8 bits: about a third of the size, and faster. The float
     graph is still compared with torch; what the 8 bits cost is measured on the pictures.
     """
     say = progress or (lambda _: None)
