@@ -11,9 +11,12 @@ import json
 import os
 import re
 import shutil
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
@@ -56,7 +59,7 @@ def fetch(repo: str, file: str, revision: str | None = None) -> Path:
         return path
     hub = _library()
     try:
-        return Path(hub.hf_hub_download(repo, file, revision=revision))
+        return _download(hub, repo, file, revision=revision)
     except Exception as error:  # whatever the library's HTTP client met
         raise OrdnetError(f"hf:{repo}/{file} cannot be had: {_reason(hub, error, repo)}") from None
 
@@ -71,7 +74,7 @@ def fetch_checked(repo: str, file: str, revision: str | None) -> tuple[Path, str
     hub = _library()
     asked = revision or _known_commits().get(repo) or "main"
     try:
-        path = Path(hub.hf_hub_download(repo, file, revision=asked, etag_timeout=10))
+        path = _download(hub, repo, file, revision=asked, etag_timeout=10)
     except Exception as error:  # whatever the library's HTTP client met
         raise OrdnetError(_reason(hub, error, repo)) from None
     # SNAPSHOTS/commit/folders/file
@@ -82,6 +85,21 @@ def fetch_checked(repo: str, file: str, revision: str | None) -> tuple[Path, str
     # large files are kept in the cache under the hash of their content
     name = path.resolve().name
     return path, commit, name if re.fullmatch("[0-9a-f]{64}", name) else None
+
+
+def _download(hub: Any, repo: str, file: str, **options: Any) -> Path:
+    """The file; from the cache alone where the hub's name cannot be looked up.
+
+    The library would try five times before it gave up, for half a minute. Behind a proxy names mean nothing: it is the
+    proxy that looks them up.
+    """
+    offline = False
+    if not getproxies():
+        try:
+            socket.getaddrinfo(urlsplit(hub.constants.ENDPOINT).hostname, None)
+        except OSError:
+            offline = True
+    return Path(hub.hf_hub_download(repo, file, local_files_only=offline, **options))
 
 
 def _memory() -> Path:
@@ -144,6 +162,8 @@ def mirror() -> Path | None:
 def _library() -> Any:
     try:
         import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
     except ImportError as error:
         raise OrdnetError(f"the hub needs the extra `hub`: pip install 'ordnet[hub]' ({error})") from None
     return huggingface_hub

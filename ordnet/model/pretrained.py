@@ -126,20 +126,21 @@ def _fetched(source: Source) -> tuple[Path, str]:
 
 
 def _shipped(backbone: str) -> tuple[WeightFile, str] | None:
-    """The backbone of a model that comes with the package, if it is the same network, or a longer form of it."""
+    """The backbone of a model that comes with the package, if it is the same network, or a longer or a shorter form of
+    it; of a shorter one the last layers start at random, which is said where it is loaded."""
     network = _network(backbone)
-    holders = {backbone, f"{network}_full", network if backbone.endswith("_short") else backbone}
-    for name, path in shipped_models().items():
-        model = read_card(path).settings["model"]
-        if model.get("backbone") in holders:
-            prefix = "backbone."
-            with safe_open(path, framework="pt") as file:
-                tensors = {
-                    key.removeprefix(prefix): file.get_tensor(key).float()
-                    for key in file.keys()  # noqa: SIM118
-                    if key.startswith(prefix)
-                }
-            return WeightFile(path, tensors, model.get("stride_on", "conv2")), name
+    models = {name: (path, read_card(path).settings["model"]) for name, path in shipped_models().items()}
+    for wanted in (backbone, f"{network}_full", network):
+        for name, (path, model) in models.items():
+            if model.get("backbone") == wanted:
+                prefix = "backbone."
+                with safe_open(path, framework="pt") as file:
+                    tensors = {
+                        key.removeprefix(prefix): file.get_tensor(key).float()
+                        for key in file.keys()  # noqa: SIM118
+                        if key.startswith(prefix)
+                    }
+                return WeightFile(path, tensors, model.get("stride_on", "conv2")), name
     return None
 
 

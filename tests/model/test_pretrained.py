@@ -47,6 +47,17 @@ def test_without_network_the_shipped_backbone_stands_in_and_says_so(tmp_path, mo
     torch.testing.assert_close(net.backbone.features[1].conv[1].weight, file.tensors["features.1.conv.1.weight"])
 
 
+@pytest.mark.filterwarnings("ignore:.*left at random")
+def test_the_default_command_starts_without_a_network(tmp_path, monkeypatch):
+    """Whichever form of the network it takes: a shorter shipped one leaves the last layers at random."""
+    monkeypatch.setenv("ORDNET_HUB", str(tmp_path))
+    said = []
+    net = build_from(recipes()["folder-default"].settings.model, 3, said.append)
+    assert "stands in" in said[0]
+    file, _ = pretrained._shipped("mobilenet_v2_full")
+    torch.testing.assert_close(net.backbone.features[1].conv[1].weight, file.tensors["features.1.conv.1.weight"])
+
+
 def test_what_cannot_be_had_is_named_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("ORDNET_HUB", str(tmp_path))
     message = (
