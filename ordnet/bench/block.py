@@ -28,6 +28,8 @@ METHODS: dict[str, Callable[[int], nn.Module]] = {
 # GFLOPs, MB and ms of the paper's table, at 2048x128x128 on a TITAN XP
 PAPER = {name: (row["gflops"], row["peak_mb"], row["ms"]) for name, row in COMPUTE.items()}
 PAPER_SIZE = (2048, 128, 128)
+PRODUCT = 2048
+"""The side of two square matrices whose product, in the same run, shows what this machine can do at most."""
 FORMS = ("ORDNet factored", "ORDNet literal")
 LITERAL_BYTES = 4 * 2**30
 """The literal form's attention map may take this much; larger maps are measured in factored form only."""
@@ -40,13 +42,22 @@ def compare(channels: int, height: int, width: int, repeats: int, train: bool) -
         raise OrdnetError(
             f"the methods need at least 8 channels and 2x2 positions, got {channels} and {height}x{width}"
         )
-    timings = interleaved({name: prepare(name, *size, train, warm_up=False) for name in METHODS}, repeats)
+    contestants = {name: prepare(name, *size, train, warm_up=False) for name in METHODS}
+    left, right = torch.randn(2, PRODUCT, PRODUCT)
+    timings = interleaved({"matrix product": lambda: left @ right, **contestants}, repeats)
+    limit = 2 * PRODUCT**3 / 1e9 / timings["matrix product"].seconds
     ours = timings["ORDNet factored"].seconds
     rows = []
     for name, make in METHODS.items():
         with torch.device("meta"):
             module = make(channels)
-        extra: dict[str, object] = {"params_M": sum(p.numel() for p in module.parameters()) / 1e6}
+        operations = gflops(module, 1, *size)
+        # a backward pass takes two products where the forward pass takes one
+        rate = operations * (3 if train else 1) / timings[name].seconds
+        extra: dict[str, object] = {
+            "params_M": sum(p.numel() for p in module.parameters()) / 1e6,
+            "of_this_machine's_limit": f"{rate / limit:.0%}",
+        }
         if size == PAPER_SIZE and not train:
             paper = PAPER.get(name, (None, None, None))
             extra |= {"paper_GFLOPs": paper[0], "paper_MB": paper[1], "paper_ms": paper[2]}
@@ -56,7 +67,7 @@ def compare(channels: int, height: int, width: int, repeats: int, train: bool) -
                 seconds=timings[name].seconds,
                 ratio=timings[name].seconds / ours,
                 spread=timings[name].spread,
-                gflops=gflops(module, 1, *size),
+                gflops=operations,
                 peak_mb=peak_megabytes(
                     "ordnet.bench.block:prepare",
                     name=name, channels=channels, height=height, width=width, train=train,

@@ -1,9 +1,13 @@
-"""Whole networks on one picture: the variants side by side, torch beside ONNX Runtime, our `encnet` beside a plain one.
+"""Whole networks on one picture: the variants side by side, torch beside ONNX Runtime, our `encnet` beside a plain one;
+and folders of pictures through `predict`.
 
 All networks have random weights; `prepare_…` sets one call up, also in the fresh process that measures its memory.
 """
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +22,7 @@ from ordnet.bench.measure import Measurement, interleaved, peak_megabytes
 from ordnet.errors import OrdnetError
 from ordnet.inference.onnx.export import finished, traced
 from ordnet.inference.onnx.runtime import session
+from ordnet.inference.prediction import Prediction
 from ordnet.inference.protocols import SCALES, Protocol, labels, scaled_size, windows
 from ordnet.model.build import build
 from ordnet.model.flops import gflops
@@ -233,3 +238,45 @@ def _at_scale(net: nn.Module, image: Tensor, height: int, width: int) -> Tensor:
 def _check_size(height: int, width: int) -> None:
     if min(height, width) < 32:
         raise OrdnetError(f"the pictures need at least 32x32 pixels, got {height}x{width}")
+
+
+# ---- many pictures, and one from a cold start ---------------------------------------------------------------------
+
+
+def compare_predicting(model: str, images: Sequence[str], repeats: int) -> list[Measurement]:
+    """A folder of pictures as `predict` does it, and one after the other; one picture from a cold start."""
+    with TemporaryDirectory() as folder:
+        job = Prediction(model, images, Path(folder), ("overlay", "labels", "palette"))
+        first = job.pictures[0].path
+
+        def overlapping() -> None:
+            failed = [outcome.failure for outcome in job.run(force=True) if outcome.failure]
+            if failed:
+                raise OrdnetError(failed[0])
+
+        def one_by_one() -> None:
+            for picture in job.pictures:
+                job.parser(picture.path).save(folder, picture.stem, job.save)
+
+        times = interleaved({"predict": overlapping, "one after the other": one_by_one}, repeats)
+        cold = [sys.executable, "-m", "ordnet", "predict", model, str(first), "--out", folder, "--force"]
+        starts = interleaved(
+            {
+                "one picture, cold start": partial(subprocess.run, cold, check=True, capture_output=True),
+                "import torch": partial(subprocess.run, [sys.executable, "-c", "import torch"], check=True),
+            },
+            repeats,
+        )
+    count = len(job.pictures)
+    rows = [
+        Measurement(
+            f"{name}, {count:,} pictures", timing.seconds, timing.seconds / times["predict"].seconds, timing.spread,
+            extra={"pictures_a_second": count / timing.seconds},
+        )
+        for name, timing in times.items()
+    ]  # fmt: skip
+    above = starts["one picture, cold start"].seconds - starts["import torch"].seconds
+    for name, timing in starts.items():
+        extra = {"seconds_above_import_torch": above} if name != "import torch" else {}
+        rows.append(Measurement(name, timing.seconds, spread=timing.spread, extra=extra))
+    return rows

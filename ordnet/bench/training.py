@@ -18,7 +18,9 @@ from ordnet.data.augment import augment, generator, random_window
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset, read_pair
 from ordnet.data.labels import IGNORE
+from ordnet.model.build import build_from
 from ordnet.progress import progress
+from ordnet.recipes import recipe_of
 from ordnet.training.lovasz import lovasz_softmax
 
 SCORES = ("random", "peaked")
@@ -54,6 +56,33 @@ def compare_losses(
                     )
                 )
     return rows
+
+
+def step_memory(recipe: str, backbone: str, crop: int, batch: int) -> list[Measurement]:
+    """Peak memory of one training step (forward, losses, backward) of a recipe's network, its weights not counted."""
+    rows = []
+    for form in ("factored", "literal"):
+        case = {"recipe": recipe, "backbone": backbone, "form": form, "crop": crop, "batch": batch}
+        name = f"{backbone}, decoder {recipe_of(recipe).settings.model.decoder}, block in {form} form"
+        rows.append(Measurement(name, peak_mb=peak_megabytes("ordnet.bench.training:prepare_step", **case)))
+    return rows
+
+
+def prepare_step(recipe: str, backbone: str, form: str, crop: int, batch: int) -> Callable[[], object]:
+    settings = recipe_of(recipe).settings
+    config = settings.model.model_copy(update={"backbone": backbone, "form": form, "weights": None})
+    torch.manual_seed(0)
+    net = build_from(config, 8).train()
+    images, labels = torch.randn(batch, 3, crop, crop), torch.randint(0, 8, (batch, crop, crop))
+
+    def step_once(images: Tensor = images, labels: Tensor = labels) -> None:
+        scores, _ = net.training_scores(images)
+        loss = torch.nn.functional.cross_entropy(scores, labels) + lovasz_softmax(scores.softmax(dim=1), labels)
+        loss.backward()
+        net.zero_grad(set_to_none=True)
+
+    step_once(images[:2, :, :64, :64].clone(), labels[:2, :64, :64].clone())  # kernels reserve their own buffers
+    return step_once
 
 
 def _distance(gradient: Tensor, exact: Tensor) -> float:

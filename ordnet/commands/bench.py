@@ -152,6 +152,35 @@ def protocol(
 
 
 @app.command()
+def predict(
+    images: Annotated[list[str], typer.Argument(help="Files, folders or patterns.")],
+    model: Annotated[str, typer.Option(help="A shipped model's name or a checkpoint.")] = "outdoor",
+    repeats: Repeats = 2,
+    json: Json = None,
+) -> None:
+    """Many pictures, from files to files, beside one after the other; one picture from a cold start."""
+    from ordnet.bench.measure import show
+    from ordnet.bench.networks import compare_predicting
+
+    show(f"ordnet predict {model}", compare_predicting(model, images, repeats), json)
+
+
+@app.command()
+def memory(
+    recipe: Annotated[str, typer.Option(help="Whose network and decoder.")] = "folder-default",
+    backbone: Annotated[str, typer.Option(help="One of ordnet.backbones().")] = "mobilenet_v2",
+    crop: Annotated[int, typer.Option(min=32, help="Side of the crops.")] = 320,
+    batch: Annotated[int, typer.Option(min=2, help="Pictures in a batch.")] = 8,
+    json: Json = None,
+) -> None:
+    """Peak memory of a training step, with the block in factored and in literal form."""
+    from ordnet.bench.measure import show
+    from ordnet.bench.training import step_memory
+
+    show(f"A training step, {batch} crops of {crop}", step_memory(recipe, backbone, crop, batch), json)
+
+
+@app.command()
 def serve(
     model: Annotated[str, typer.Argument(help="A shipped model's name or a checkpoint.")] = "outdoor",
     size: Annotated[str, typer.Option(help="The picture, as HEIGHTxWIDTH.")] = "480x480",

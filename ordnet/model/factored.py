@@ -72,7 +72,7 @@ class Factored:
     def _patch_by_patch(self, x: Tensor) -> list[Tensor]:
         """The plain way, for training: autograd keeps a copy of every patch anyway."""
         grid = patch_grid(x.shape[2], x.shape[3], self.patches)
-        pieces = [_positions(x[:, :, rows, columns]) for rows, columns in grid]
+        pieces = [_positions(piece) for piece in _cut(x, grid, self.patches)]
         sums = [self.collect(piece) for piece in pieces]
         whole = added_up(sums)
         gate = self.gate_at(x, whole)
@@ -298,6 +298,14 @@ def added_up(sums: Sequence[Sums]) -> Sums:
     for more in sums[1:]:
         total = total + more
     return total
+
+
+def _cut(x: Tensor, grid: Sequence[Area], patches: int) -> list[Tensor]:
+    """The patches of a map (B, C, H, W), ordered by rows. Unlike slices, whose gradients are whole maps of zeros to be
+    added up, the parts of a split are put together again on the way back."""
+    heights = [rows.stop - rows.start for rows, _ in grid[::patches]]
+    widths = [columns.stop - columns.start for _, columns in grid[:patches]]
+    return [piece for strip in x.split(heights, dim=2) for piece in strip.split(widths, dim=3)]
 
 
 def _positions(patch: Tensor) -> Tensor:

@@ -17,11 +17,13 @@ import ordnet
 from ordnet.bench.networks import RUNTIMES, calibrated, compare_exported, compare_runtimes, prepare_runtime
 from ordnet.commands import app
 from ordnet.errors import OrdnetError
-from ordnet.inference.onnx.export import OPSET, export, finished, metadata
+from ordnet.inference.onnx.export import OPSET, export, finished, metadata, traced
 from ordnet.inference.onnx.parser import OnnxParser, session
+from ordnet.inference.onnx.quantise import Calibration, quantised
 from ordnet.inference.onnx.runtime import check
 from ordnet.model import checkpoint
 from ordnet.model.branches import patch_grid
+from ordnet.model.checkpoint import Checkpoint
 from ordnet.model.exported import Patches, exported
 from tests.serving import encoded, serving
 
@@ -357,3 +359,62 @@ def test_the_service_runs_the_exported_file(model):
         refused = client.post("/v1/attention", files={"image": ("a.png", encoded(pixels))}, data={"x": 3, "y": 4})
         assert 400 <= refused.status_code < 500
         assert "checkpoint" in refused.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def calibrated_folder(tmp_path_factory):
+    """Eight pictures with labels of three classes, in the folder layout."""
+    root = tmp_path_factory.mktemp("calibrate")
+    (root / "images").mkdir()
+    (root / "labels").mkdir()
+    for number in range(8):
+        pixels = pictured(60, 76, seed=number)
+        Image.fromarray(pixels).save(root / "images" / f"{number}.png")
+        Image.fromarray((pixels[..., 0] // 86).astype(np.uint8)).save(root / "labels" / f"{number}.png")
+    (root / "classes.txt").write_text("\n".join(NAMES) + "\n")
+    (root / "train.txt").write_text("\n".join("01234567") + "\n")
+    return f"folder:{root}"
+
+
+def test_8_bits_keep_the_labels_and_take_less_room(model, calibrated_folder, tmp_path):
+    source, file = model
+    small = tmp_path / "small.onnx"
+    words = ["export", str(source), "--out", str(small), "--int8", "--calibrate", calibrated_folder]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "mIoU" in done.output and "in float" in done.output and "int8" in done.output
+    assert small.stat().st_size < 0.6 * file.stat().st_size  # a tiny network is mostly graph
+    graph = onnx.load(small).graph
+    assert any(tensor.data_type == onnx.TensorProto.INT8 and len(tensor.dims) == 4 for tensor in graph.initializer)
+    exact, rounded = ordnet.load(file), ordnet.load(small)
+    assert rounded.classes == NAMES
+    for height, width in ((60, 76), (131, 90), (7, 40)):
+        picture = pictured(height, width, seed=3)
+        assert (exact(picture).labels == rounded(picture).labels).mean() > 0.9
+
+
+def test_8_bits_come_with_pictures_of_the_same_classes(model, calibrated_folder, tmp_path):
+    source, _ = model
+    out = tmp_path / "small.onnx"
+    for words in (
+        ["--int8"],
+        ["--calibrate", calibrated_folder],
+        ["--int8", "--half", "--calibrate", calibrated_folder],
+    ):
+        done = CliRunner().invoke(app, ["export", str(source), "--out", str(out), *words])
+        assert "give both --int8 and --calibrate" in str(done.exception)
+    other = CliRunner().invoke(
+        app, ["export", "outdoor", "--out", str(out), "--int8", "--calibrate", calibrated_folder]
+    )
+    assert "different classes" in str(other.exception)
+    assert not out.exists()
+
+
+def test_8_bits_that_cost_too_much_are_refused():
+    torch.manual_seed(0)
+    found = Checkpoint(calibrated(ordnet.build("ordnet", classes=3, backbone="tiny")), NAMES, COLOURS, {})
+    data = finished(traced(found.net), metadata(found))
+    pictures = [pictured(64, 70, seed)[None].transpose(0, 3, 1, 2).astype(np.float32) for seed in range(2)]
+    scores = iter((0.9, 0.5, 0.6))
+    with pytest.raises(OrdnetError, match="8 bits cost too much, so nothing was written"):
+        quantised(data, Calibration(pictures, pictures, lambda labels: next(scores)), lambda step: None)

@@ -121,8 +121,8 @@ def test_how_the_file_is_stored_does_not_matter(model, tmp_path, options):
 def test_a_smaller_copy_is_seen_as_other_pictures_are(tmp_path, decoder, whole_up_to):
     """Scores are enlarged, not labels, whether the copy takes one pass or is streamed."""
     torch.manual_seed(1)
-    net = ordnet.build("ordnet", classes=3, backbone="mobilenet_v2", neck=8, decoder=decoder)
-    net = net.double().eval()
+    backbone = "tiny" if decoder == "plain" else "mobilenet_v2"
+    net = ordnet.build("ordnet", classes=3, backbone=backbone, neck=8, decoder=decoder).double().eval()
     values = blobs(150, 200)
     path = tiff(tmp_path / "map.tif", values, **UTM)
     with Raster(path) as raster, torch.inference_mode():
@@ -131,7 +131,7 @@ def test_a_smaller_copy_is_seen_as_other_pictures_are(tmp_path, decoder, whole_u
         small = net.small_scores(to_input(everywhere, net))
         expected = net.upsampled(small, (150, 200))[0].argmax(0).numpy()
         found = np.full((150, 200), 77, np.uint8)
-        for area, ids in stream.label_parts(net, copy, 32, 256, size=(150, 200), whole_up_to=whole_up_to, step=16):
+        for area, ids in stream.label_parts(net, copy, 48, 256, size=(150, 200), whole_up_to=whole_up_to, step=16):
             assert area[0].start % 16 == 0 == area[1].start % 16 and (found[area] == 77).all()
             found[area] = ids
     assert np.mean(found == expected) > 0.99

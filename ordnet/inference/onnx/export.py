@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
+from ordnet.inference.onnx.quantise import Calibration, Choice, quantised
 from ordnet.inference.onnx.runtime import Check, check, library, session
 from ordnet.model import checkpoint
 from ordnet.model.card import find
@@ -53,14 +54,25 @@ class Export:
     path: Path
     size: int
     """The size of the file in bytes."""
-    half: bool
+    weights: str
+    """How the weights are stored, in words."""
     checks: list[Check]
+    choices: Sequence[Choice] = ()
+    """What was tried in 8 bits; the last is in the file."""
 
 
-def export(model: str | Path, out: str | Path, half: bool = False, progress: Progress | None = None) -> Export:
+def export(
+    model: str | Path,
+    out: str | Path,
+    half: bool = False,
+    progress: Progress | None = None,
+    calibrate: Callable[[checkpoint.Checkpoint], Calibration] | None = None,
+) -> Export:
     """Write a checkpoint, or the model of a shipped name, as ONNX; only once ONNX Runtime gives what torch gives.
 
-    `half` stores the weights in 16 bits. They are made float32 on loading: half the size, the same speed.
+    `half` stores the weights in 16 bits. They are made float32 on loading: half the size, the same speed. `calibrate`
+    gives the pictures with which the convolutions are put into 8 bits: about a third of the size, and faster. The float
+    graph is still compared with torch; what the 8 bits cost is measured on the pictures.
     """
     say = progress or (lambda _: None)
     out = Path(out)
@@ -76,10 +88,16 @@ def export(model: str | Path, out: str | Path, half: bool = False, progress: Pro
     say("reading")
     found = checkpoint.load(source)
     say("tracing")
-    data = finished(traced(found.net), metadata(found), half)
+    about = metadata(found)
+    data = finished(traced(found.net), about, half)
     checks = check(session(data), found.net, half, lambda size: say(f"checking {size}"))
+    choices: list[Choice] = []
+    if calibrate is not None:
+        small, choices = quantised(data, calibrate(found), say)
+        _store_in_16_bits(small)
+        data = _with_words(small, about, INT8)
     write_atomically(out, lambda temporary: temporary.write_bytes(data))
-    return Export(out, len(data), half, checks)
+    return Export(out, len(data), INT8 if calibrate else weights(half), checks, choices)
 
 
 def metadata(found: checkpoint.Checkpoint) -> dict[str, str]:
@@ -111,16 +129,24 @@ def most_pixels(net: Network) -> int | None:
 
 def finished(model: Any, metadata: dict[str, str], half: bool = False) -> bytes:
     """A traced network with all that belongs to it: the file's content, not compared with torch yet."""
-    onnx = library("onnx")
     _forget_the_tracing(model)
     _name_small_scores(model)
     if half:
         _store_in_16_bits(model)
+    return _with_words(model, metadata, weights(half))
+
+
+def _with_words(model: Any, metadata: dict[str, str], kept: str) -> bytes:
+    """The file's content, with all that it says of itself."""
+    onnx = library("onnx")
     model.producer_name, model.producer_version = "ordnet", ordnet.__version__
     model.doc_string = f"{INPUT}\n{OUTPUT}"
-    onnx.helper.set_model_props(model, {**metadata, "weights": weights(half)})
+    onnx.helper.set_model_props(model, {**metadata, "weights": kept})
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
+
+
+INT8 = "int8 with a float32 scale per channel; int16 where layers stay in float"
 
 
 def weights(half: bool) -> str:
