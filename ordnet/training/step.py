@@ -28,7 +28,7 @@ def poly(step: float, total: float, power: float) -> float:
 
 def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str, Any]]:
     """The optimizer's groups: `net.backbone` at rate · batch/16, everything else `head_rate` times as fast. A block
-    that adds to its input learns `block_rate` times as fast as that, its queries and keys `qk_rate` times as fast as it.
+    that adds to its input learns `block_rate` times as fast as the head, its queries and keys `qk_rate` times that.
 
     Frozen parameters are left out. Weight decay is on all others, norms and biases too, as the paper's runs have it.
     `initial_lr` is what `set_rate` starts from.
