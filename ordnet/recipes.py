@@ -289,7 +289,12 @@ def street() -> Recipe:
         data={"jitter": 0.4, "split": "trainval"},
         training={"epochs": 30, "crop": 320, "ema": 0.998, "block_rate": 1.0},
     )  # fmt: skip
-    return replace(recipe, ours=NOT_MEASURED, data="camvid:PATH", cost="45 minutes on one core")
+    return replace(
+        recipe,
+        ours="0.6506 mIoU, 0.8971 pixAcc (test, whole, as float16)",
+        data="camvid:PATH",
+        cost="40 minutes on one core",
+    )
 
 
 def cityscapes_mobilenet() -> Recipe:
