@@ -274,13 +274,15 @@ class VideoPrediction:
 
 def _record(base: Path) -> dict[str, Any] | None:
     """What an earlier call wrote about a picture or a video. A file of that name from elsewhere is an error."""
-    path = Path(f"{base}.json")
+    path, record = Path(f"{base}.json"), None
     if not path.exists():
         return None
     with suppress(OSError, ValueError, RecursionError):
         record = json.loads(regular_file(path).read_text(encoding="utf-8"))
-        if isinstance(record, dict) and "areas" in record:
-            return record
+    if isinstance(record, dict) and "areas" in record:
+        return record
+    if record is None and any(Path(f"{base}.{kind}.png").exists() for kind in ("labels", "overlay", "beside")):
+        return None  # damaged, and the results it spoke of lie beside it
     raise OrdnetError(f"{path} is in the way: no earlier call wrote it; choose another --out, or --force to replace it")
 
 

@@ -37,7 +37,7 @@ MISTAKES = [
     ("ablate branch --data scenes", "no ablation 'branch'; there are branches"),
     ("ablate branches --data scenes --seeds 0", "--seeds"),
     ("ablate branches --data scenes --split tset", "no split 'tset': there are train, val, test"),
-    ("ablate branches --data scenes --set model.patches=99", "32x32 positions cannot be cut into 99x99 patches"),
+    ("ablate branches --data scenes --set model.patches=40", "32x32 positions cannot be cut into 40x40 patches"),
     ("evaluate outdoor", "Missing option '--data'"),
     ("evaluate outdor --data scenes", "no model 'outdor'"),
     ("evaluate outdoor --data scenes", "different classes"),
