@@ -42,7 +42,7 @@ def test_without_network_the_shipped_backbone_stands_in_and_says_so(tmp_path, mo
     net = build_from(ModelConfig(backbone="mobilenet_v2", output_stride=16, weights="imagenet"), 3, said.append)
     assert "the backbone of the shipped model `outdoor` stands in" in said[0]
     shipped = ordnet.load("outdoor").net  # its norms are folded; the first convolution of the plain file will do
-    assert shipped.config.backbone == "mobilenet_v2"
+    assert shipped.config.backbone == "mobilenet_v2_full"  # which holds all of the usual one
     file, _ = pretrained._shipped("mobilenet_v2")
     torch.testing.assert_close(net.backbone.features[1].conv[1].weight, file.tensors["features.1.conv.1.weight"])
 
