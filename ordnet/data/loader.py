@@ -260,8 +260,11 @@ def _leave_signals_to_the_parent(worker: int) -> None:
 
 
 def is_dead_worker(error: BaseException) -> bool:
-    """Whether this is torch's error about a worker process that died; it may come anywhere, from a signal handler."""
-    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+    """Whether this is torch's error about a worker process that died; it may come anywhere, from a signal handler.
+
+    One that died while it handed a batch over is first noticed by the connection that broke.
+    """
+    return isinstance(error, ConnectionError) or (isinstance(error, RuntimeError) and "DataLoader worker" in str(error))
 
 
 def dead_worker(error: BaseException) -> OrdnetError:
@@ -278,7 +281,7 @@ def _guarded(loader: DataLoader[Any], raising: bool = True) -> Iterator[Any]:
             loaded = next(batches)
         except StopIteration:
             return
-        except RuntimeError as error:
+        except (RuntimeError, ConnectionError) as error:
             if is_dead_worker(error):
                 raise dead_worker(error) from None
             raise

@@ -116,6 +116,8 @@ def clean_end(setup: Setup) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_dead_worker(error):
+            raise dead_worker(error) from None
         raise OrdnetError(f"the run could not go on: {error}; mend that and continue with --resume") from None
     except RuntimeError as error:
         if is_dead_worker(error):
