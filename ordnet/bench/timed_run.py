@@ -40,6 +40,7 @@ from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory
 from ordnet.training.start import Averaged, freeze_norms
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
+from ordnet.training.vitals import SAMPLES, watch
 
 OURS: dict[str, dict[str, Any]] = {
     "ordnet-fine": {"variant": "ordnet", "decoder": "fine"},
@@ -134,7 +135,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     curve.append(_point(kept, few, spent, step, parts["loss"]))
     scored, cpu = test(kept, test_set)
     return {
-        **cell.plain(), **scored.figures(), "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids),
+        **cell.plain(), **scored.figures(), "vitals": vitals(kept, few), "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids),
         "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()),
     }  # fmt: skip
 
@@ -158,6 +159,15 @@ def test(net: nn.Module, dataset: Dataset) -> tuple[Evaluation, float]:
             confusion.add(example.label[0], labels)
     scored = Evaluation(confusion, dataset.classes, dataset.name, dataset.split, "whole", len(seconds))
     return scored, sorted(seconds)[len(seconds) // 2]
+
+
+def vitals(net: nn.Module, few: Dataset) -> dict[str, float]:
+    """What the block does on a few pictures after training, its gate above all; empty without one."""
+    net.eval()
+    with torch.inference_mode(), watch(net) as found:
+        for _, example in zip(range(SAMPLES), examples(few), strict=False):
+            net(normalise(example.image))
+    return found
 
 
 def _point(net: nn.Module, few: Dataset, spent: float, step: int, loss: float) -> dict[str, Any]:
