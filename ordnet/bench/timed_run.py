@@ -135,8 +135,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     curve.append(_point(kept, few, spent, step, parts["loss"]))
     scored, cpu = test(kept, test_set)
     return {
-        **cell.plain(), **scored.figures(), "vitals": vitals(kept, few), "steps": step, "spent": spent, "curve": curve,
-        "looked_at": len(few.ids), "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()),
+        **cell.plain(), **scored.figures(), "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids),
+        "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()), "vitals": vitals(kept, few),
     }  # fmt: skip
 
 
