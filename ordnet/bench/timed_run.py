@@ -32,8 +32,7 @@ from ordnet.evaluation.confusion import Confusion
 from ordnet.evaluation.evaluate import Evaluation
 from ordnet.files import write_text
 from ordnet.inference import protocols
-from ordnet.model import pretrained
-from ordnet.model.build import build_from
+from ordnet.model.build import build_from, chosen_weights
 from ordnet.model.network import Network, folded, for_inference, labels_at
 from ordnet.model.pixels import normalise
 from ordnet.model.weights import WeightFile, torchvision_names
@@ -80,7 +79,7 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
                 f"smp's networks are compared with the {ENCODER} backbone only, not {settings.model.backbone}: "
                 f"leave them out with --contestants"
             )
-        file, _ = pretrained.chosen(settings.model.weights, settings.model.backbone)
+        file, _ = chosen_weights(settings.model.weights, settings.model.backbone)
         return SmpNetwork(contestant, classes, file)
     changes = dict(OURS[contestant])
     if changes["decoder"] == "plain":  # as dilated networks take it: the classifier's layer is made for small maps

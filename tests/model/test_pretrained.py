@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 import ordnet
 from ordnet.config import ModelConfig
 from ordnet.errors import OrdnetError
-from ordnet.model import pretrained
+from ordnet.model import build as building
 from ordnet.model.build import build_from, make_backbone
 from ordnet.recipes import recipes
 
@@ -23,7 +23,7 @@ def stored(backbone, path):
 @pytest.mark.parametrize("backbone", ["mobilenet_v2", "resnet18"])
 @pytest.mark.parametrize("flat", [True, False])
 def test_a_mirror_of_the_hub_fills_the_backbone(tmp_path, monkeypatch, backbone, flat):
-    source = pretrained.source_of(backbone)
+    source = building.source_of(backbone)
     file = f"{backbone}_imagenet.safetensors" if flat else f"{source.repository}/{source.file}"
     tensors = stored(backbone, tmp_path / file)
     monkeypatch.setenv("ORDNET_HUB", str(tmp_path))
@@ -43,7 +43,7 @@ def test_without_network_the_shipped_backbone_stands_in_and_says_so(tmp_path, mo
     assert "the backbone of the shipped model `outdoor` stands in" in said[0]
     shipped = ordnet.load("outdoor").net  # its norms are folded; the first convolution of the plain file will do
     assert shipped.config.backbone == "mobilenet_v2_full"  # which holds all of the usual one
-    file, _ = pretrained._shipped("mobilenet_v2")
+    file, _ = building._shipped_backbone("mobilenet_v2")
     torch.testing.assert_close(net.backbone.features[1].conv[1].weight, file.tensors["features.1.conv.1.weight"])
 
 
@@ -54,7 +54,7 @@ def test_the_default_command_starts_without_a_network(tmp_path, monkeypatch):
     said = []
     net = build_from(recipes()["folder-default"].settings.model, 3, said.append)
     assert "stands in" in said[0]
-    file, _ = pretrained._shipped("mobilenet_v2_full")
+    file, _ = building._shipped_backbone("mobilenet_v2_full")
     torch.testing.assert_close(net.backbone.features[1].conv[1].weight, file.tensors["features.1.conv.1.weight"])
 
 
@@ -76,15 +76,15 @@ def test_a_damaged_file_in_the_cache_is_found(tmp_path, monkeypatch):
     monkeypatch.delenv("ORDNET_HUB", raising=False)
     blob = tmp_path / ("ab" * 32)
     blob.write_bytes(b"not what was meant")
-    monkeypatch.setattr(pretrained.hub, "fetch_checked", lambda *words: (blob, "main", blob.name))
+    monkeypatch.setattr(building.hub, "fetch_checked", lambda *words: (blob, "main", blob.name))
     with pytest.raises(OrdnetError, match="is damaged: its sha256 is"):
-        pretrained._find("resnet18", pretrained.source_of("resnet18"))
+        building._find_weights("resnet18", building.source_of("resnet18"))
 
 
 def test_every_recipe_with_a_known_backbone_starts_pretrained():
     for recipe in recipes().values():
         model = recipe.settings.model
-        assert (model.weights == "imagenet") == (model.backbone in pretrained.SOURCES), recipe.name
+        assert (model.weights == "imagenet") == (model.backbone in building.SOURCES), recipe.name
 
 
 def test_a_checkpoint_never_asks_for_weights(tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_the_address_that_is_said_leads_to_the_same_content(tmp_path, monkeypatc
     stored("mobilenet_v2", tmp_path / "model.safetensors")
     asked = []
     monkeypatch.setattr(
-        pretrained.hub,
+        building.hub,
         "fetch_checked",
         lambda *words: asked.append(words) or (tmp_path / "model.safetensors", "c" * 40, None),
     )
