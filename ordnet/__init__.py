@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ordnet.model.build import build as build
     from ordnet.model.build import variants as variants
     from ordnet.model.omni_range import OmniRange as OmniRange
-    from ordnet.training.run import train as train
+    from ordnet.training.loop import train as train
 
 _HOME = {
     "OmniRange": "ordnet.model.omni_range",
@@ -28,7 +28,7 @@ _HOME = {
     "build": "ordnet.model.build",
     "evaluate": "ordnet.evaluation.evaluate",
     "load": "ordnet.inference.parser",
-    "train": "ordnet.training.run",
+    "train": "ordnet.training.loop",
     "variants": "ordnet.model.build",
 }
 # `ordnet.training.lovasz.…` works without further imports

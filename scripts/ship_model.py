@@ -11,7 +11,7 @@ from pathlib import Path
 import ordnet
 from ordnet.data.labels import class_colours
 from ordnet.model import checkpoint
-from ordnet.training.loop import ABOUT
+from ordnet.training.prepare import ABOUT
 
 
 def main() -> None:

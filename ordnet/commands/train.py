@@ -32,7 +32,7 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps …; a GPU without it, where there is one.")] = None,
 ) -> None:
     """Train a parser; killed anywhere, it continues with --resume."""
-    from ordnet.training.run import train as run
+    from ordnet.training.loop import train as run
 
     run(
         recipe, data, out, set_ or [],

@@ -19,8 +19,7 @@ from ordnet.inference.parser import load
 from ordnet.picture import page
 from ordnet.picture.charts import ablation_chart
 from ordnet.recipes import settings_of
-from ordnet.study.ablation import PlannedRow
-from ordnet.study.runs import Job, train_jobs
+from ordnet.study.ablation import Job, PlannedRow, train_jobs
 
 MODEL = "outdoor"
 AT = (0.235, 0.4)

@@ -2,39 +2,40 @@
 
 A run can be killed anywhere. Everything random is a pure function of (seed, epoch, step), so that a resumed run
 takes exactly the steps that the killed one would have taken.
+
+`ordnet.train` takes the name of a recipe, a data set and a few changes to the settings; `train_with` complete settings.
 """
 
 import math
+import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+import yaml
 from torch import nn
 
-from ordnet.config import Settings
+from ordnet.config import Settings, override
 from ordnet.data.loader import dead_worker, is_dead_worker
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import miou_words
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_network
 from ordnet.inference.protocols import protocol
-from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
+from ordnet.recipes import settings_of
 from ordnet.training.environment import Stopped, StopRequest, keep_memory, peak_megabytes, stop_requests
 from ordnet.training.monitor import Display, watch
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.start import freeze_norms
+from ordnet.training.start import freeze_norms, widths_of
 from ordnet.training.state import is_finished
 from ordnet.training.step import anybody, lost_connection, set_rate, take_step
 
-ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "miou_classes", "absent_classes", "pixel_accuracy",
-         "per_class_iou", "miou_by_range")  # fmt: skip
-"""The parts of an epoch's record that a checkpoint carries."""
 _DRAW_SECONDS = 30
 """Drawing takes about half a second; runs with short epochs do not draw after each."""
 
@@ -66,6 +67,46 @@ class Clock:
 
     saved: float = field(default_factory=time.monotonic)
     drawn: float = -math.inf
+
+
+def train(
+    recipe: str = "folder-default",
+    data: str | None = None,
+    out: str | Path | None = None,
+    changes: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    resume: bool = False,
+    force: bool = False,
+    init: str | Path | None = None,
+    skip_broken: bool = False,
+    device: str | None = None,
+    force_data: bool = False,
+) -> Run:
+    """Train a parser; what is left are the run folder's files and the last evaluation's figures.
+
+    `recipe` is a name from `ordnet recipes` or a settings file; `data` what stands after --data; `changes` either
+    {"training.epochs": 5} or ["training.epochs=5"]. The run folder is runs/RECIPE unless `out` says otherwise.
+    `device` is cpu, cuda, cuda:1, mps; without it a GPU where there is one.
+    `force_data` resumes a run although its data has changed.
+    """
+    settings = settings_of(recipe)
+    given = {key: value for key, value in {"name": data, "skip_broken": skip_broken or None}.items() if value}
+    settings = settings.model_copy(update={"data": settings.data.model_copy(update=given)})
+    words = [f"{key}={_word(value)}" for key, value in changes.items()] if isinstance(changes, Mapping) else changes
+    settings = override(settings, list(words))
+    if settings.data.name == "folder:PATH":  # as the recipe has it
+        raise OrdnetError(f"{recipe} needs your pictures: --data folder:PATH, with the folder they are in as PATH")
+    if init:
+        settings = _fitted(settings, Path(init), words)
+    return train_with(
+        settings,
+        Path(out) if out else Path("runs") / Path(recipe).stem,
+        resume=resume,
+        force=force,
+        init=Path(init) if init else None,
+        device=device,
+        force_data=force_data,
+    )
 
 
 def train_with(
@@ -181,9 +222,9 @@ def finish_epoch(setup: Setup, speed: float, clock: Clock) -> Scored | None:
         folder.append(record)
         setup.board.write(record)
         setup.display.epoch(record, settings.training.epochs)
-        _keep(folder.last, setup, record)
+        setup.save_checkpoint(folder.last, record)
         if improved:
-            _keep(folder.best, setup, record)
+            setup.save_checkpoint(folder.best, record)
         if last or time.monotonic() - clock.drawn > _DRAW_SECONDS:
             curves(folder.epochs(), folder.curves)
             clock.drawn = time.monotonic()
@@ -230,18 +271,6 @@ def _record(setup: Setup, speed: float) -> dict[str, Any]:
     return {**record, **progress.vitals}
 
 
-def _keep(path: Path, setup: Setup, record: dict[str, Any]) -> None:
-    """Write a checkpoint that says where it comes from."""
-    about = {key: record[key] for key in ABOUT if key in record}
-    about |= {"crop": setup.settings.training.crop, "base_size": setup.settings.data.base_size}
-    about |= {"long_side": setup.long_side} if setup.long_side else {}
-    classes = setup.train_set.classes
-    try:
-        checkpoint.save(path, setup.kept, classes.names, classes.colours, about)
-    except (OSError, SafetensorError) as error:
-        raise OrdnetError(f"{path} could not be written ({error}); make room and continue with --resume") from None
-
-
 def _how_it_goes(setup: Setup, speed: float) -> str:
     progress = setup.progress
     best = f"mIoU {progress.best:.3f} " if progress.best >= 0 else ""
@@ -274,3 +303,18 @@ def _nothing_to_do(folder: RunFolder, display: Display, processes: int) -> Run:
     else:
         display.say(f"{folder.path} holds a finished run; nothing to do")
     return Run(folder.path, folder.epochs()[-1])
+
+
+def _fitted(settings: Settings, init: Path, words: Iterable[str]) -> Settings:
+    """The settings with the widths of the checkpoint to start from, where --set does not say otherwise."""
+    fixed = {word.partition("=")[0].strip().removeprefix("model.") for word in words}
+    widths = widths_of(init, settings.model, fixed)
+    if widths and int(os.environ.get("RANK", "0")) == 0:
+        told = ", ".join(f"model.{name}={value}" for name, value in widths.items())
+        print(f"as in {init}: {told}", file=sys.stderr)
+    return settings.model_copy(update={"model": settings.model.model_copy(update=widths)})
+
+
+def _word(value: Any) -> str:
+    """The value as YAML writes it, on one line."""
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from torch import distributed
 
 from ordnet.config import Settings, TrainingConfig
@@ -19,6 +20,7 @@ from ordnet.data.statistics import class_weights, long_sides, size_remark, usual
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.parser import find_device
+from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.training import state as states
 from ordnet.training.environment import describe
@@ -30,6 +32,9 @@ from ordnet.training.state import RunProgress, check_fingerprint, fingerprint
 from ordnet.training.step import Trainee, make_optimizer, poly
 
 _WORKERS_PER_CORE = 4
+ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "miou_classes", "absent_classes", "pixel_accuracy",
+         "per_class_iou", "miou_by_range")  # fmt: skip
+"""The parts of an epoch's record that a checkpoint carries."""
 
 
 @dataclass
@@ -79,6 +84,17 @@ class Setup:
             fixed = (self.class_weights, self.data)
             taken = states.snapshot(self.settings, *parts, self.folder.log_size(), *fixed)
             states.save(self.folder.state, taken)
+
+    def save_checkpoint(self, path: Path, record: dict[str, Any]) -> None:
+        """Write the kept network to a checkpoint that says where it comes from; `record` is the epoch's."""
+        about = {key: record[key] for key in ABOUT if key in record}
+        about |= {"crop": self.settings.training.crop, "base_size": self.settings.data.base_size}
+        about |= {"long_side": self.long_side} if self.long_side else {}
+        classes = self.train_set.classes
+        try:
+            checkpoint.save(path, self.kept, classes.names, classes.colours, about)
+        except (OSError, SafetensorError) as error:
+            raise OrdnetError(f"{path} could not be written ({error}); make room and continue with --resume") from None
 
 
 def make_accelerator(training: TrainingConfig, device: str | None = None) -> Accelerator:
