@@ -1,23 +1,18 @@
 """`ordnet data`: look at a data set before training on it, or make one from annotations."""
 
-import json as json_module
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordnet.commands.data_import import import_annotations
 from ordnet.errors import OrdnetError
-from ordnet.files import write_atomically, write_text
+from ordnet.files import write_atomically
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from ordnet.data.dataset import Dataset
-    from ordnet.data.statistics import Correlation
+    from ordnet.data.importers.convert import Annotations
 
 app = typer.Typer(help="Look at a data set before training on it, or make one from annotations.", no_args_is_help=True)
 
@@ -29,6 +24,19 @@ Workers = Annotated[int, typer.Option(min=0, help="Processes that read files; 0 
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers as JSON.")]
 Seed = Annotated[int, typer.Option(min=0, help="Another seed picks other samples.")]
 Picture = Annotated[Path, typer.Option("--out", metavar="FILE.png", help="The picture to write.")]
+
+
+class Source(str, Enum):
+    labelme = "labelme"
+    coco = "coco"
+    cvat = "cvat"
+    label_studio = "label-studio"
+    supervisely = "supervisely"
+    roboflow = "roboflow"
+
+
+_WITH_IMAGES = (Source.coco, Source.cvat, Source.label_studio)
+_FILES = {Source.coco: "instances file", Source.label_studio: "JSON export"}
 
 
 @app.command()
@@ -49,7 +57,7 @@ def check(
 
     Ends with exit code 1 where something has to be mended.
     """
-    from ordnet.commands import data_tables
+    from ordnet.commands import data_output
     from ordnet.data.check import Problem, leaks, scan
     from ordnet.progress import progress
 
@@ -67,8 +75,8 @@ def check(
             bar.update(task, description=f"pairs, now {dataset.split}")
             scans[dataset.split] = dataset.ids, scan(dataset, workers, advance=lambda done: bar.advance(task, done))
     problems += [problem for _, found in scans.values() for problem in found.problems] + leaks(scans)
-    data_tables.checked(name, opened, {part: found for part, (_, found) in scans.items()}, remarks)
-    data_tables.problems(problems)
+    data_output.checked(name, opened, {part: found for part, (_, found) in scans.items()}, remarks)
+    data_output.problems(problems)
     if problems:
         raise typer.Exit(1)
 
@@ -89,7 +97,7 @@ def stats(name: Name, split: Split = "train", workers: Workers = 2, json: Json =
 
     The weights follow median-frequency balancing: rare classes count more. They come as a word for `ordnet train`.
     """
-    from ordnet.commands import data_tables
+    from ordnet.commands import data_output
     from ordnet.data.catalogue import open_dataset
     from ordnet.data.check import scan, summary
     from ordnet.progress import progress
@@ -104,8 +112,8 @@ def stats(name: Name, split: Split = "train", workers: Workers = 2, json: Json =
             f"{len(found.problems)} problems, first {first.kind}: {first.detail}\n`ordnet data check {name}` lists all"
         )
     values = {"data": name, "split": split, **summary(found, dataset.classes.names)}
-    data_tables.statistics(values)
-    _write_json(json, values)
+    data_output.statistics(values)
+    data_output.write_json(json, values)
 
 
 @app.command()
@@ -123,14 +131,15 @@ def preview(
 
     Samples are flipped, scaled and cropped by chance. Dark stripes mark pixels that are ignored.
     """
+    from ordnet.commands import data_output
     from ordnet.data.catalogue import open_dataset
 
     _check_picture(out, ("png", "jpg", "jpeg", "webp"))
     dataset = open_dataset(name, split)
     chosen = _choose(dataset, n, 12, seed)
     # a crop larger than the pictures would show mostly padding
-    sheet = _sheet(dataset, chosen, seed, crop or max(32, min(320, *dataset.image(chosen[0]).size)))
-    with _writing(out):
+    sheet = data_output.sheet(dataset, chosen, seed, crop or max(32, min(320, *dataset.image(chosen[0]).size)))
+    with data_output.writing(out):
         write_atomically(out, sheet.save)
     typer.echo(f"wrote {out}")
 
@@ -156,7 +165,7 @@ def correlate(
     Labels are cut into patches; the numbers (the paper's Eq. 3) hold inside a patch and between each two of them. High
     numbers on the diagonal say that pixels of one patch belong together: what the middle-range branch lives on.
     """
-    from ordnet.commands import data_tables
+    from ordnet.commands import data_output
     from ordnet.data import statistics
     from ordnet.data.catalogue import open_dataset
     from ordnet.picture.charts import correlation_maps
@@ -170,10 +179,11 @@ def correlate(
         found = statistics.correlate((dataset.label(index) for index in bar.track(chosen, description="labels")), sides)
     kind, colon, path = name.partition(":")
     title = f"{kind}{colon}{Path(path).name}, {split}: {len(chosen):,} labels"
-    with _writing(out):
+    with data_output.writing(out):
         correlation_maps({result.patches: result.matrix for result in found}, out, title)
-    data_tables.correlations(title, found)
-    _write_json(json, {"data": name, "split": split, "seed": seed, "images": len(chosen), "patches": _plain(found)})
+    data_output.correlations(title, found)
+    values = {"data": name, "split": split, "seed": seed, "images": len(chosen), "patches": data_output.plain(found)}
+    data_output.write_json(json, values)
     typer.echo(f"wrote {out}")
 
 
@@ -191,6 +201,7 @@ def shards(
     There will be SPLIT-000.tar, SPLIT-001.tar, … with pictures as they are and labels as class ids, and classes.txt: to
     be used as tar:DIR. Either everything is written or nothing.
     """
+    from ordnet.commands.data_output import writing
     from ordnet.data.tar import write_shards
     from ordnet.progress import progress
 
@@ -199,14 +210,65 @@ def shards(
         raise OrdnetError("\n".join(failed.values()))
     with progress() as bar:
         task = bar.add_task("pictures", total=sum(len(dataset.ids) for dataset in opened))
-        with _writing(out):
+        with writing(out):
             written = write_shards(opened, out, pictures, lambda: bar.advance(task))
     for dataset in opened:
         typer.echo(f"{dataset.split}: {len(dataset.ids):,} pictures in {written[dataset.split]:,} shards")
     typer.echo(f"wrote {out}: ordnet data check tar:{out}")
 
 
-app.command("import")(import_annotations)
+@app.command("import")
+def import_annotations(
+    source: Annotated[Source, typer.Argument(help="What made the annotations.")],
+    src: Annotated[
+        Path, typer.Argument(metavar="SRC", help="The export: COCO's or Label Studio's JSON file, else a folder.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The new folder; must not exist, or be empty.")],
+    images: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The pictures of coco, cvat and label-studio; SRC's folder without it."),
+    ] = None,
+    background: Annotated[
+        bool,
+        typer.Option(
+            "--background/--ignore-background",
+            help="Pixels that nothing covers are a class of their own, `background`, or never count.",
+        ),
+    ] = True,
+    val: Annotated[float, typer.Option(min=0, max=0.9, help="Share of the pictures that go to the val split.")] = 0.2,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed splits otherwise.")] = 0,
+) -> None:
+    """Make a data set from annotations of other tools.
+
+    labelme and supervisely: a folder with their JSON files and pictures. coco and label-studio: a JSON file. cvat: the
+    unpacked export `Segmentation mask 1.1`. roboflow: the unpacked export `Semantic Segmentation Masks`.
+
+    Polygons, rectangles, circles, masks and run lengths become the folder layout: images, labels, classes.txt,
+    train.txt and val.txt, to be used as folder:DIR. Either everything is written or nothing.
+
+    Large shapes are painted first, so that small ones lie on top; of two that are equally large, the later one does.
+    Shapes named ignore or __ignore__ mark pixels that never count. What lies outside a picture is cut off.
+    """
+    from ordnet.commands import data_output
+    from ordnet.data.importers.convert import write_folder
+    from ordnet.progress import progress
+
+    if source not in _WITH_IMAGES and images is not None:
+        raise OrdnetError(f"--images belongs to coco, cvat and label-studio: {source.value} files name their pictures")
+    if source in _FILES and src.is_dir():
+        raise OrdnetError(f"{src} is a folder: expected the {_FILES[source]} of {source.value}")
+    if source not in _FILES and not src.is_dir():
+        raise OrdnetError(
+            f"{src} is not a folder: expected one that holds {source.value}'s files (unpack archives first)"
+        )
+    if images is not None and not images.is_dir():
+        raise OrdnetError(f"--images {images}: there is no such folder")
+    with progress() as bar:
+        task = bar.add_task("reading annotations", total=1)
+        found = _read(source, src, images)
+        bar.update(task, description="pictures", total=len(found.pictures))
+        written = write_folder(found, out, background, val, seed, lambda: bar.advance(task))
+    data_output.imported(written, out, background)
 
 
 def _open_splits(name: str, splits: Sequence[str]) -> tuple[list["Dataset"], dict[str, str]]:
@@ -225,23 +287,6 @@ def _open_splits(name: str, splits: Sequence[str]) -> tuple[list["Dataset"], dic
     return opened, failed
 
 
-def _plain(found: Sequence["Correlation"]) -> list[dict[str, Any]]:
-    """Plain values for JSON, which has no NaN."""
-
-    def number(value: float) -> float | None:
-        return None if math.isnan(value) else round(value, 6)
-
-    return [
-        {
-            "patches": result.patches,
-            "intra": number(result.intra),
-            "inter": number(result.inter),
-            "matrix": [[number(value) for value in row] for row in result.matrix.tolist()],
-        }
-        for result in found
-    ]
-
-
 def _choose(dataset: "Dataset", n: int | None, usual: int, seed: int) -> list[int]:
     """`n` different samples by chance, in their order; `usual` or all there are where the user did not say."""
     import random
@@ -250,32 +295,6 @@ def _choose(dataset: "Dataset", n: int | None, usual: int, seed: int) -> list[in
     if n is not None and n > count:
         raise OrdnetError(f"--n {n}: the {dataset.split} split of {dataset.name} has only {count:,} samples")
     return sorted(random.Random(seed).sample(range(count), min(usual, count) if n is None else n))
-
-
-def _sheet(dataset: "Dataset", chosen: Sequence[int], seed: int, crop: int) -> "Image.Image":
-    import numpy as np
-
-    from ordnet.config import DataConfig
-    from ordnet.data.augment import augment, generator
-    from ordnet.data.dataset import read_pair
-    from ordnet.picture.grid import contact_sheet
-    from ordnet.picture.overlay import overlay
-    from ordnet.progress import progress
-
-    tiles: list[np.ndarray] = []
-    seen: set[int] = set()
-    with progress() as bar:
-        for index in bar.track(chosen, description="samples"):
-            image, label = augment(*read_pair(dataset, index), generator(seed, 0, index), crop, DataConfig())
-            tiles.append(overlay(image, label, dataset.classes.colours))
-            seen.update(np.unique(label).tolist())
-    names, colours = dataset.classes.names, dataset.classes.colours
-    key: list[tuple[str, tuple[int, int, int] | None]] = [
-        (names[c], colours[c]) for c in range(len(names)) if c in seen
-    ]
-    if any(class_id >= len(names) for class_id in seen):
-        key.append(("ignored", None))
-    return contact_sheet(tiles, min(4, len(tiles)), [dataset.ids[index] for index in chosen], key)
 
 
 def _sides(patches: list[int] | None, extra: list[str]) -> list[int]:
@@ -294,15 +313,19 @@ def _check_picture(path: Path, endings: Sequence[str]) -> None:
         raise OrdnetError(f"--out {path} is a folder: name a file")
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OrdnetError(f"cannot write {path}: {error.strerror or error}") from None
+def _read(source: Source, src: Path, images: Path | None) -> "Annotations":
+    from ordnet.data.importers import masks, per_picture, single_file
 
-
-def _write_json(path: Path | None, values: dict[str, Any]) -> None:
-    if path is not None:
-        with _writing(path):
-            write_text(path, json_module.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    match source:
+        case Source.labelme:
+            return per_picture.read_labelme(src)
+        case Source.coco:
+            return single_file.read_coco(src, images or src.parent)
+        case Source.label_studio:
+            return single_file.read_label_studio(src, images or src.parent)
+        case Source.supervisely:
+            return per_picture.read_supervisely(src)
+        case Source.cvat:
+            return masks.read_cvat(src, images)
+        case Source.roboflow:
+            return masks.read_roboflow(src)

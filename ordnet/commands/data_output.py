@@ -1,22 +1,32 @@
-"""What `ordnet data` prints."""
+"""What `ordnet data` prints and draws."""
 
 import json
+import math
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ordnet.config import DataConfig
+from ordnet.data.augment import augment, generator
 from ordnet.data.check import Problem, Scan
-from ordnet.data.dataset import Dataset, notes_of
+from ordnet.data.dataset import Dataset, notes_of, read_pair
 from ordnet.data.importers.convert import BACKGROUND, Written
 from ordnet.data.labels import IGNORE
 from ordnet.data.statistics import Correlation, remarks, size_remark
-from ordnet.errors import shown
-from ordnet.progress import plain_console
+from ordnet.errors import OrdnetError, shown
+from ordnet.files import write_text
+from ordnet.picture.grid import contact_sheet
+from ordnet.picture.overlay import overlay
+from ordnet.progress import plain_console, progress
 from ordnet.recipes import folder_default
 
 if TYPE_CHECKING:
+    from PIL import Image
     from rich.console import Console
     from rich.table import Table
 
@@ -113,6 +123,56 @@ def imported(written: Written, out: Path, background: bool) -> None:
         _line(console, f"left out: {count:,} {what}")
     check = f"ordnet data check {shlex.quote(f'folder:{out}')}"
     _line(console, f"next: {check}")
+
+
+def sheet(dataset: Dataset, chosen: Sequence[int], seed: int, crop: int) -> "Image.Image":
+    """The chosen samples as training sees them, with a key of the classes that occur in them."""
+    tiles: list[np.ndarray] = []
+    seen: set[int] = set()
+    with progress() as bar:
+        for index in bar.track(chosen, description="samples"):
+            image, label = augment(*read_pair(dataset, index), generator(seed, 0, index), crop, DataConfig())
+            tiles.append(overlay(image, label, dataset.classes.colours))
+            seen.update(np.unique(label).tolist())
+    names, colours = dataset.classes.names, dataset.classes.colours
+    key: list[tuple[str, tuple[int, int, int] | None]] = [
+        (names[c], colours[c]) for c in range(len(names)) if c in seen
+    ]
+    if any(class_id >= len(names) for class_id in seen):
+        key.append(("ignored", None))
+    return contact_sheet(tiles, min(4, len(tiles)), [dataset.ids[index] for index in chosen], key)
+
+
+def plain(found: Sequence[Correlation]) -> list[dict[str, Any]]:
+    """Plain values for JSON, which has no NaN."""
+
+    def number(value: float) -> float | None:
+        return None if math.isnan(value) else round(value, 6)
+
+    return [
+        {
+            "patches": result.patches,
+            "intra": number(result.intra),
+            "inter": number(result.inter),
+            "matrix": [[number(value) for value in row] for row in result.matrix.tolist()],
+        }
+        for result in found
+    ]
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OrdnetError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write_json(path: Path | None, values: dict[str, Any]) -> None:
+    """The file of `--json`, where it was asked for."""
+    if path is not None:
+        with writing(path):
+            write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
 
 def _notes(datasets: Sequence[Dataset], scans: Mapping[str, Scan]) -> list[str]:
