@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ordnet.data.class_list import HELP, ClassList, read_class_list
 from ordnet.data.dataset import FileDataset, Files, find_root, first_few, read_ids, search_root
 from ordnet.data.label_files import LABEL_ENDINGS, LOSSY_ENDINGS, far_apart, read_label, read_lossy
-from ordnet.data.labels import IGNORE
+from ordnet.data.labels import HELP, IGNORE, ClassList, read_class_list
 from ordnet.data.pictures import IMAGE_ENDINGS, unreadable_words
 from ordnet.data.statistics import label_counts
 from ordnet.errors import OrdnetError

@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ordnet.data.class_list import HELP, ClassList, read_class_list
 from ordnet.data.dataset import Dataset, FileDataset, first_few
 from ordnet.data.folder import divide
 from ordnet.data.label_files import LABEL_ENDINGS, read_label
-from ordnet.data.labels import IGNORE
+from ordnet.data.labels import HELP, IGNORE, ClassList, read_class_list
 from ordnet.data.pictures import ENDINGS, IMAGE_ENDINGS
 from ordnet.data.reading import regular_file
 from ordnet.data.shards import INSIDE, member, member_name, shard_index, stamp

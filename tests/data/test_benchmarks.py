@@ -16,10 +16,9 @@ from scipy.io import savemat
 
 from ordnet.data.benchmarks import pascal_context
 from ordnet.data.catalogue import OPENERS, open_dataset
-from ordnet.data.class_list import class_table, classes_of
 from ordnet.data.dataset import read_pair
 from ordnet.data.label_files import read_mat
-from ordnet.data.labels import IGNORE, OutsideClasses
+from ordnet.data.labels import IGNORE, OutsideClasses, class_table, classes_of
 from ordnet.errors import OrdnetError
 
 RNG = np.random.default_rng(0)

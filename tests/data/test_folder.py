@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.class_list import read_class_list
 from ordnet.data.dataset import notes_of, read_pair
 from ordnet.data.folder import write_split
-from ordnet.data.labels import IGNORE, class_colours, distinct_colours
+from ordnet.data.labels import IGNORE, class_colours, distinct_colours, read_class_list
 from ordnet.errors import OrdnetError
 
 RAW = np.array([[0, 1, 2], [2, 255, 1]], dtype=np.uint8)

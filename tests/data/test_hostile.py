@@ -23,7 +23,6 @@ from scipy.io import savemat
 
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import scan
-from ordnet.data.class_list import read_class_list
 from ordnet.data.dataset import read_ids
 from ordnet.data.importers import masks
 from ordnet.data.importers.convert import write_folder
@@ -31,6 +30,7 @@ from ordnet.data.importers.per_picture import read_labelme, read_supervisely
 from ordnet.data.importers.regions import run_lengths, unpack
 from ordnet.data.importers.single_file import read_coco, read_label_studio
 from ordnet.data.label_files import read_colours, read_index, read_label, read_lossy, read_mat
+from ordnet.data.labels import read_class_list
 from ordnet.data.pictures import find_pictures, open_rgb
 from ordnet.errors import OrdnetError, is_printable, shown
 
@@ -261,7 +261,7 @@ def within(seconds, megabytes, code, *words):
 
 READ = """
     import sys
-    from ordnet.data import pictures, label_files, class_list
+    from ordnet.data import pictures, label_files, labels
     from ordnet.data import dataset
     from ordnet.data.importers import regions
     from ordnet.errors import OrdnetError
@@ -271,7 +271,7 @@ READ = """
         {
             "picture": lambda: pictures.open_rgb(path),
             "label": lambda: label_files.read_index(path),
-            "classes": lambda: class_list.read_class_list(Path(path)),
+            "classes": lambda: labels.read_class_list(Path(path)),
             "ids": lambda: dataset.read_ids(Path(path)),
             "runs": lambda: regions.unpack(Path(path).read_text()),
             "mat": lambda: label_files.read_mat(path, "S"),

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ordnet.data.class_list import class_table, classes_of, raw_to_class, read_class_list
 from ordnet.data.dataset import FileDataset, check_split, find_root, first_folder, pair_folders
-from ordnet.data.labels import IGNORE, LabelRule, identity_rule
+from ordnet.data.labels import IGNORE, LabelRule, class_table, classes_of, identity_rule, raw_to_class, read_class_list
 from ordnet.data.pictures import opened
 from ordnet.data.reading import read_text
 from ordnet.errors import OrdnetError

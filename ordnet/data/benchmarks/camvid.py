@@ -8,10 +8,9 @@ import csv
 from functools import partial
 from pathlib import Path
 
-from ordnet.data.class_list import class_table, classes_of, raw_to_class
 from ordnet.data.dataset import FileDataset, Files, check_split, find_root, pair_folders, read_ids, search_root
 from ordnet.data.label_files import read_colours
-from ordnet.data.labels import IGNORE, Colour, LabelRule
+from ordnet.data.labels import IGNORE, Colour, LabelRule, class_table, classes_of, raw_to_class
 from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.data.reading import read_text
 from ordnet.errors import OrdnetError

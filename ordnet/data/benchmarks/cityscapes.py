@@ -7,9 +7,8 @@ labels of the finely labelled ones.
 
 from pathlib import Path
 
-from ordnet.data.class_list import class_table, classes_of, raw_to_class
 from ordnet.data.dataset import FileDataset, Files, check_split, find_root, pair_folders
-from ordnet.data.labels import IGNORE, LabelRule, identity_rule
+from ordnet.data.labels import IGNORE, LabelRule, class_table, classes_of, identity_rule, raw_to_class
 from ordnet.errors import OrdnetError
 
 TREE = """\

@@ -7,10 +7,9 @@ classes from 1.
 from functools import partial
 from pathlib import Path
 
-from ordnet.data.class_list import class_table, classes_of, raw_to_class
 from ordnet.data.dataset import FileDataset, Files, check_split, find_root, first_folder, read_ids
 from ordnet.data.label_files import read_index, read_mat
-from ordnet.data.labels import IGNORE, LabelRule
+from ordnet.data.labels import IGNORE, LabelRule, class_table, classes_of, raw_to_class
 from ordnet.errors import OrdnetError
 
 TREE = """\

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ordnet.data.class_list import ClassRow, class_table
 from ordnet.data.dataset import FileDataset, Files, check_split, find_root, first_folder, read_ids
 from ordnet.data.importers.regions import run_lengths, unpack
 from ordnet.data.label_files import read_index, read_mat
-from ordnet.data.labels import IGNORE, Classes, LabelRule
+from ordnet.data.labels import IGNORE, Classes, ClassRow, LabelRule, class_table
 from ordnet.data.reading import load_json, read_text
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
