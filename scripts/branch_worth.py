@@ -31,8 +31,7 @@ from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.model.pixels import long_side_of
 from ordnet.picture.grid import Cell, cell_size, fitted, grid
-from ordnet.picture.lettering import connected
-from ordnet.picture.overlay import overlay
+from ordnet.picture.overlay import connected, overlay
 
 PARTS = {"middle": "the middle range", "long": "the long range", "gate": "the gate", "block": "the whole block"}
 SIZES = {"under 0.1 %": 0.001, "0.1 to 1 %": 0.01, "1 to 10 %": 0.1, "over 10 %": 1.01}

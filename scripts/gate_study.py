@@ -41,8 +41,8 @@ from ordnet.model.build import build
 from ordnet.model.network import Network
 from ordnet.model.parts import Block
 from ordnet.model.pixels import normalise
+from ordnet.training.monitor import watch
 from ordnet.training.step import make_optimizer, set_rate
-from ordnet.training.vitals import watch
 
 WIDTHS = {"key_channels": 64, "value_channels": 128}  # as in the recipes with MobileNetV2
 SCALES = (0.8, 1.4)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import ordnet
 from ordnet.commands import app
 from ordnet.config import Settings
-from ordnet.training.display import Display
+from ordnet.training.monitor import Display
 from scripts.docs_commands import ROOT, Block, Command, blocks, commands, differs, pages, problem
 
 PAGES = [pytest.param(page, id=page.name) for page in pages()]

@@ -140,6 +140,8 @@ def rows(cells: Sequence[Cell], found: Sequence[dict[str, Any]]) -> list[Measure
             "params_M": seeds[0]["parameters"] / 1e6,
             "cpu_ms": mean(figures["cpu_ms"] for figures in seeds),
         }
+        if gates := [figures["vitals"] for figures in seeds if "gate_mean" in figures.get("vitals", {})]:
+            extra["gate"] = ", ".join(f"{gate['gate_mean']:.2f} ± {gate['gate_spread']:.2f}" for gate in gates)
         first, own = speeds[names[0]], speeds[name]
         cost = gflops(make_network(name, settings, len(dataset.classes), 0), 1, 3, *size)
         made.append(Measurement(name, own.seconds, own.seconds / first.seconds, own.spread, cost, extra=extra))

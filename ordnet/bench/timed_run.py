@@ -38,9 +38,9 @@ from ordnet.model.network import Network, folded, for_inference, labels_at
 from ordnet.model.pixels import normalise
 from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory
+from ordnet.training.monitor import SAMPLES, watch
 from ordnet.training.start import Averaged, freeze_norms
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
-from ordnet.training.vitals import SAMPLES, watch
 
 OURS: dict[str, dict[str, Any]] = {
     "ordnet-fine": {"variant": "ordnet", "decoder": "fine"},
@@ -135,8 +135,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     curve.append(_point(kept, few, spent, step, parts["loss"]))
     scored, cpu = test(kept, test_set)
     return {
-        **cell.plain(), **scored.figures(), "vitals": vitals(kept, few), "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids),
-        "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()),
+        **cell.plain(), **scored.figures(), "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids),
+        "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()), "vitals": vitals(kept, few),
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from ordnet.data.dataset import Dataset
-    from ordnet.evaluation.correlation import Correlation
+    from ordnet.data.statistics import Correlation
 
 app = typer.Typer(help="Look at a data set before training on it, or make one from annotations.", no_args_is_help=True)
 
@@ -157,8 +157,8 @@ def correlate(
     numbers on the diagonal say that pixels of one patch belong together: what the middle-range branch lives on.
     """
     from ordnet.commands import data_tables
+    from ordnet.data import statistics
     from ordnet.data.catalogue import open_dataset
-    from ordnet.evaluation import correlation
     from ordnet.picture.charts import correlation_maps
     from ordnet.progress import progress
 
@@ -167,9 +167,7 @@ def correlate(
     dataset = open_dataset(name, split)
     chosen = _choose(dataset, n, 1000, seed)
     with progress() as bar:
-        found = correlation.correlate(
-            (dataset.label(index) for index in bar.track(chosen, description="labels")), sides
-        )
+        found = statistics.correlate((dataset.label(index) for index in bar.track(chosen, description="labels")), sides)
     kind, colon, path = name.partition(":")
     title = f"{kind}{colon}{Path(path).name}, {split}: {len(chosen):,} labels"
     with _writing(out):

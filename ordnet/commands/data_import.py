@@ -79,17 +79,17 @@ def import_annotations(
 
 
 def _read(source: Source, src: Path, images: Path | None) -> "Annotations":
-    from ordnet.data.importers import coco, label_studio, labelme, masks, supervisely
+    from ordnet.data.importers import masks, per_picture, single_file
 
     match source:
         case Source.labelme:
-            return labelme.read(src)
+            return per_picture.read_labelme(src)
         case Source.coco:
-            return coco.read(src, images or src.parent)
+            return single_file.read_coco(src, images or src.parent)
         case Source.label_studio:
-            return label_studio.read(src, images or src.parent)
+            return single_file.read_label_studio(src, images or src.parent)
         case Source.supervisely:
-            return supervisely.read(src)
+            return per_picture.read_supervisely(src)
         case Source.cvat:
             return masks.read_cvat(src, images)
         case Source.roboflow:

@@ -11,9 +11,8 @@ from ordnet.data.check import Problem, Scan
 from ordnet.data.dataset import Dataset, notes_of
 from ordnet.data.importers.convert import BACKGROUND, Written
 from ordnet.data.labels import IGNORE
-from ordnet.data.statistics import remarks, size_remark
+from ordnet.data.statistics import Correlation, remarks, size_remark
 from ordnet.errors import shown
-from ordnet.evaluation.correlation import Correlation
 from ordnet.progress import plain_console
 from ordnet.recipes import folder_default
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ordnet.inference.onnx.quantise import Calibration
+    from ordnet.inference.onnx.runtime import Calibration
     from ordnet.model.checkpoint import Checkpoint
     from ordnet.paper import Results, Row
     from ordnet.recipes import Recipe
@@ -134,7 +134,7 @@ def _calibration(data: str) -> "Callable[[Checkpoint], Calibration]":
     from ordnet.data.catalogue import open_dataset
     from ordnet.evaluation.confusion import Confusion
     from ordnet.evaluation.evaluate import refuse_other_classes
-    from ordnet.inference.onnx.quantise import calibration
+    from ordnet.inference.onnx.runtime import calibration
 
     dataset = open_dataset(data, "train")
 

@@ -18,8 +18,7 @@ from ordnet.inference.coco import coco_record, write_polygons
 from ordnet.inference.explain import Attention, Explainer
 from ordnet.picture import page
 from ordnet.picture.grid import contact_sheet
-from ordnet.picture.lettering import write_names
-from ordnet.picture.overlay import QUICK_PNG, Colour, overlay
+from ordnet.picture.overlay import QUICK_PNG, Colour, overlay, write_names
 
 PICTURES = ("overlay", "labels", "palette", "beside")
 """What `Parse.save` can draw: the picture with the classes over it; class ids as grey values; class ids with the

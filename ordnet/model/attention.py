@@ -9,6 +9,7 @@ The factored form needs neither the map nor v: Σ v kᵀ = Wv (Σ x kᵀ) + bv (
 three sums, which may be added up piece by piece. Both forms use the same parameters and give the same result.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -109,9 +110,8 @@ class Sums:
         )
 
 
-def collect(x: Tensor, key_weight: Tensor, key_bias: Tensor) -> Sums:
-    """The sums over the positions of x (B, C, N), in float32 or wider whatever the precision of x."""
-    k = pointwise(x, key_weight, key_bias)  # (B, ΣD, N)
+def sums_of(x: Tensor, k: Tensor) -> Sums:
+    """The sums over positions x (B, C, N) and their keys (B, ΣD, N), in float32 or wider whatever their precision."""
     with full_precision(x):
         x, k = wide(x), wide(k)
         return Sums(x @ k.transpose(1, 2), k.sum(dim=2), x.sum(dim=2), x.shape[2])
@@ -124,8 +124,10 @@ def small_matrix(attention: SelfAttention, sums: Sums, columns: slice) -> Tensor
     return (value @ outer + bias[:, None] * keys[:, None]) / sums.count
 
 
-def pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A 1x1 convolution (O, C) on positions as columns: (B, C, N) → (B, O, N)."""
+def pointwise(x: Tensor, layers: Sequence[nn.Conv2d]) -> Tensor:
+    """Several 1x1 convolutions of the same positions, as columns, in one product: (B, C, N) → (B, ΣO, N)."""
+    weight = torch.cat([layer.weight.flatten(1) for layer in layers])
+    bias = torch.cat([bias_of(layer) for layer in layers])
     return torch.baddbmm(bias[None, :, None], weight.expand(x.shape[0], -1, -1), x)
 
 

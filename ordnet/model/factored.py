@@ -20,11 +20,11 @@ from ordnet.model.attention import (
     SelfAttention,
     Sums,
     bias_of,
-    collect,
     full_precision,
     matrix,
     pointwise,
     small_matrix,
+    sums_of,
     wide,
 )
 from ordnet.model.branches import ChannelSelection, Concat, LongRange, MiddleRange, Sum, join, patch_grid
@@ -70,17 +70,19 @@ class Factored:
         return outputs[0] if self.folds_fusion else x + self.fuse(*outputs)
 
     def _patch_by_patch(self, x: Tensor) -> list[Tensor]:
-        """The plain way, for training: autograd keeps a copy of every patch anyway."""
+        """The plain way, for training: autograd keeps keys and queries anyway, so both are one product over the map."""
         grid = patch_grid(x.shape[2], x.shape[3], self.patches)
-        pieces = [_positions(piece) for piece in _cut(x, grid, self.patches)]
-        sums = [self.collect(piece) for piece in pieces]
+        columns = _in_patch_order(x, grid, self.patches)  # (B, C, N)
+        k, q = self._keys_and_queries(columns)
+        sizes = [(rows.stop - rows.start, cols.stop - cols.start) for rows, cols in grid]
+        counts = [height * width for height, width in sizes]
+        xs, ks, qs = (z.split(counts, dim=2) for z in (columns, k, q))
+        sums = [sums_of(*pair) for pair in zip(xs, ks, strict=True)]
         whole = added_up(sums)
-        gate = self.gate_at(x, whole)
-        made: list[list[Tensor]] = []
-        for piece, context, (rows, columns) in zip(pieces, self.contexts(sums, whole), grid, strict=True):
-            gate_piece = None if gate is None else gate[:, :, rows, columns].flatten(2)
-            size = (rows.stop - rows.start, columns.stop - columns.start)
-            made.append([z.unflatten(2, size) for z in self.read_out(piece, context, gate_piece)])
+        gate = self.gate_at(columns.unsqueeze(2), whole)  # (B, 1, 1, N)
+        gates = [None] * len(grid) if gate is None else gate.squeeze(2).split(counts, dim=2)
+        parts = zip(xs, qs, self.contexts(sums, whole), gates, sizes, strict=True)
+        made = [[z.unflatten(2, size) for z in self.read_out(*part)] for *part, size in parts]
         return [join(z, self.patches) for z in zip(*made, strict=True)]
 
     def _strip_by_strip(self, x: Tensor) -> list[Tensor]:
@@ -101,7 +103,8 @@ class Factored:
         for context, (rows, columns) in zip(contexts, grid, strict=True):
             for strip in _strips(rows, columns):
                 gate_piece = None if gate is None else gate[:, :, strip, columns].flatten(2)
-                made = self.read_out(_positions(x[:, :, strip, columns]), context, gate_piece)
+                piece = _positions(x[:, :, strip, columns])
+                made = self.read_out(piece, self.queries(piece), context, gate_piece)
                 for output, z in zip(outputs, made, strict=True):
                     output[:, :, strip, columns] = z.unflatten(2, (strip.stop - strip.start, -1))
         return outputs
@@ -110,9 +113,17 @@ class Factored:
 
     def collect(self, x: Tensor) -> Sums:
         """Pass 1: the sums over some positions (B, C, n), for all branches at once."""
-        keys = [attention.key for attention in self.attentions]
-        weight = torch.cat([key.weight.flatten(1) for key in keys])  # (ΣD, C)
-        return collect(x, weight, torch.cat([bias_of(key) for key in keys]))
+        return sums_of(x, pointwise(x, [attention.key for attention in self.attentions]))
+
+    def queries(self, x: Tensor) -> Tensor:
+        """The queries (B, ΣD, n) of all branches at some positions (B, C, n), which pass 2 reads out."""
+        return pointwise(x, [attention.query for attention in self.attentions])
+
+    def _keys_and_queries(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both (B, ΣD, n) in one product."""
+        both = [attention.key for attention in self.attentions] + [attention.query for attention in self.attentions]
+        k, q = pointwise(x, both).chunk(2, dim=1)
+        return k, q
 
     def gate_at(self, x: Tensor, whole: Sums, log_total: Tensor | None = None) -> Tensor | None:
         """The gate (B, 1, H, W) at some positions x (B, C, H, W) of a map whose sums are given; None without a gate.
@@ -148,11 +159,9 @@ class Factored:
             bias = wide(bias_of(self.fuse)) if isinstance(self.fuse, Concat) else torch.zeros_like(whole.inputs[0])
             return [[_with_column(torch.cat(matrices, dim=2), bias)] for matrices in per_patch]
 
-    def read_out(self, x: Tensor, contexts: Sequence[Tensor], gate: Tensor | None) -> list[Tensor]:
-        """Pass 2: positions (B, C, n) of one patch → the block's output there; each branch's if fusion cannot fold."""
-        queries = [attention.query for attention in self.attentions]
-        weight = torch.cat([query.weight.flatten(1) for query in queries])
-        q = pointwise(x, weight, torch.cat([bias_of(query) for query in queries]))  # (B, ΣD, n)
+    def read_out(self, x: Tensor, q: Tensor, contexts: Sequence[Tensor], gate: Tensor | None) -> list[Tensor]:
+        """Pass 2: positions (B, C, n) of one patch and their queries → the block's output there; each branch's if
+        fusion cannot fold."""
         one = torch.ones_like(q[:, :1])
         # the gate scales queries and the row that carries the projection's bias: (A q + b) g = A (q g) + b g
         rows = []
@@ -188,13 +197,15 @@ class Factored:
         if self._prepared is not None and self._prepared[0].weight.device == weight.device:
             return self._prepared
         folds = []
+        # split once: its gradients are put together again rather than added up
+        parts = matrix(self.fuse).chunk(len(self.attentions), dim=1) if isinstance(self.fuse, Concat) else None
         for index, attention in enumerate(self.attentions):
             project = attention.project
-            if not isinstance(self.fuse, Concat):
+            if parts is None:
                 assert project is not None  # the block's constructor saw to it
                 folds.append(Fold(matrix(project) * attention.scale, wide(bias_of(project))))
                 continue
-            fuse = matrix(self.fuse).chunk(len(self.attentions), dim=1)[index]  # (C, C) or (C, E)
+            fuse = parts[index]  # (C, C) or (C, E)
             if project is None:
                 folds.append(Fold(fuse * attention.scale, torch.zeros_like(fuse[:, 0])))
             else:
@@ -280,7 +291,8 @@ class PiecewiseBlock:
         for patch, (rows, columns) in self._parts(area):
             part = x[:, :, rows, columns]
             part_gate = None if gate is None else gate[:, :, rows, columns].flatten(2)
-            made = self.block.read_out(part.flatten(2), self.contexts[patch], part_gate)
+            positions = part.flatten(2)
+            made = self.block.read_out(positions, self.block.queries(positions), self.contexts[patch], part_gate)
             for output, z in zip(outputs, made, strict=True):
                 output[:, :, rows, columns] = z.unflatten(2, part.shape[2:])
         return outputs
@@ -300,12 +312,20 @@ def added_up(sums: Sequence[Sums]) -> Sums:
     return total
 
 
-def _cut(x: Tensor, grid: Sequence[Area], patches: int) -> list[Tensor]:
-    """The patches of a map (B, C, H, W), ordered by rows. Unlike slices, whose gradients are whole maps of zeros to be
-    added up, the parts of a split are put together again on the way back."""
+def _in_patch_order(x: Tensor, grid: Sequence[Area], patches: int) -> Tensor:
+    """A map (B, C, H, W) → its positions (B, C, N), patch after patch, each by rows; the layout stays.
+
+    Unlike slices, whose gradients are whole maps of zeros to be added up, the parts of a split are put together again
+    on the way back.
+    """
     heights = [rows.stop - rows.start for rows, _ in grid[::patches]]
     widths = [columns.stop - columns.start for _, columns in grid[:patches]]
-    return [piece for strip in x.split(heights, dim=2) for piece in strip.split(widths, dim=3)]
+    pieces = [_positions(piece) for strip in x.split(heights, dim=2) for piece in strip.split(widths, dim=3)]
+    if len(pieces) == 1:
+        return pieces[0]
+    if x.stride(1) == 1:  # channels last
+        return torch.cat([piece.mT for piece in pieces], dim=1).mT
+    return torch.cat(pieces, dim=2)
 
 
 def _positions(patch: Tensor) -> Tensor:

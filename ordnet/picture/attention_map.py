@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ordnet.picture.lettering import font, shortened, write_names
-from ordnet.picture.overlay import Colour, overlay
+from ordnet.picture.overlay import Colour, font, overlay, shortened, write_names
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, the last two exclusive."""

@@ -11,8 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ordnet.picture.attention_map import coloured, number
-from ordnet.picture.lettering import font, shortened
-from ordnet.picture.overlay import NO_CLASS, Colour
+from ordnet.picture.overlay import NO_CLASS, Colour, font, shortened
 
 Size = tuple[int, int]
 """Width and height in pixels."""

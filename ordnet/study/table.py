@@ -19,7 +19,7 @@ from ordnet.paper import ABLATIONS
 from ordnet.picture.charts import ablation_chart, cost_chart
 
 VITALS = ("added", "varying", "gate_mean", "gate_spread")
-"""The block's vital signs at the end of training (ordnet.training.vitals)."""
+"""The block's vital signs at the end of training (ordnet.training.monitor)."""
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,14 @@ from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, evaluate_networ
 from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.picture.charts import curves
-from ordnet.training.display import Display
 from ordnet.training.environment import Stopped, StopRequest, keep_memory, peak_megabytes, stop_requests
+from ordnet.training.monitor import Display, watch
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.start import freeze_norms
 from ordnet.training.state import is_finished
 from ordnet.training.step import anybody, lost_connection, set_rate, take_step
-from ordnet.training.vitals import watch
 
 ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "miou_classes", "absent_classes", "pixel_accuracy",
          "per_class_iou", "miou_by_range")  # fmt: skip

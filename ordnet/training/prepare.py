@@ -21,9 +21,9 @@ from ordnet.files import write_text
 from ordnet.inference.parser import find_device
 from ordnet.model.network import Network
 from ordnet.training import state as states
-from ordnet.training.display import Board, Display
 from ordnet.training.environment import describe
 from ordnet.training.loss import class_weights_of
+from ordnet.training.monitor import Board, Display
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.start import Averaged, start_network, synchronise_norms
 from ordnet.training.state import RunProgress, check_fingerprint, fingerprint

@@ -45,7 +45,7 @@ class RunProgress:
     parts: dict[str, float] = field(default_factory=dict)
     """The loss and its parts, summed over the steps of the epoch under way."""
     vitals: dict[str, float] = field(default_factory=dict)
-    """What was measured at the block in the epoch's last step (ordnet.training.vitals)."""
+    """What was measured at the block in the epoch's last step (ordnet.training.monitor)."""
     finished: bool = False
 
 

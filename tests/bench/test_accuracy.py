@@ -85,6 +85,7 @@ def test_a_cell_of_ours(name, scenes):
     check_figures(figures, cell)
     net = make_network(name, cell.settings, 13, 0)
     assert figures["parameters"] == sum(p.numel() for p in net.parameters())
+    assert ("gate_mean" in figures["vitals"]) == name.startswith("ordnet")
 
 
 def test_all_that_a_recipe_says_is_done(scenes):

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from ordnet.data.folder import divide as split
-from ordnet.data.importers import coco as coco_json
-from ordnet.data.importers import labelme
 from ordnet.data.importers.convert import class_names, identifier, write_folder
+from ordnet.data.importers.per_picture import read_labelme
+from ordnet.data.importers.single_file import read_coco
 from ordnet.errors import OrdnetError
 
 
@@ -52,7 +52,7 @@ def test_labelme_becomes_the_folder_layout(tmp_path):
     source, out = tmp_path / "source", tmp_path / "out"
     put_labelme(source, "a", [square("dog", 2, 1, 4), shape("cat", [[10, 2], [14, 5]], "rectangle")])
     put_labelme(source / "more", "b", [shape("dog", [[10, 5], [12, 5]], "circle")], image="embedded")
-    written = convert(labelme.read(source), out)
+    written = convert(read_labelme(source), out)
     assert written.classes == ["background", "cat", "dog"]
     assert (out / "classes.txt").read_text() == "background\ncat\ndog\n"
     assert (out / "train.txt").read_text().split() == ["a", "more_b"]
@@ -69,7 +69,7 @@ def test_labelme_becomes_the_folder_layout(tmp_path):
 
 def test_small_shapes_stay_on_top_and_later_ones_over_equals(tmp_path):
     put_labelme(tmp_path / "s", "a", [square("small", 2, 2, 2), square("first", 0, 0, 8), square("second", 4, 0, 8)])
-    convert(labelme.read(tmp_path / "s"), tmp_path / "out")
+    convert(read_labelme(tmp_path / "s"), tmp_path / "out")
     label = label_of(tmp_path / "out", "a")
     background, first, second, small = range(4)
     assert (label[2:4, 2:4] == small).all()
@@ -81,7 +81,7 @@ def test_small_shapes_stay_on_top_and_later_ones_over_equals(tmp_path):
 def test_without_background_the_rest_is_ignored(tmp_path):
     put_labelme(tmp_path / "s", "a", [square("dog", 0, 0, 5), square("__ignore__", 0, 0, 2)])
     put_labelme(tmp_path / "s", "empty", [])
-    written = convert(labelme.read(tmp_path / "s"), tmp_path / "out", background=False)
+    written = convert(read_labelme(tmp_path / "s"), tmp_path / "out", background=False)
     label = label_of(tmp_path / "out", "a")
     assert written.classes == ["dog"]
     assert (label == 0).sum() == 25 - 4
@@ -99,7 +99,7 @@ def test_what_cannot_be_painted_is_counted(tmp_path):
         square("dog", -3, -3, 5),
     ]
     put_labelme(tmp_path / "s", "a", shapes)
-    written = convert(labelme.read(tmp_path / "s"), tmp_path / "out")
+    written = convert(read_labelme(tmp_path / "s"), tmp_path / "out")
     assert sum(written.left_out.values()) == 4
     assert {key.split()[0] for key in written.left_out} == {"line", "point", "polygon", "shapes"}
     assert (label_of(tmp_path / "out", "a") == 1).sum() == 4  # what is left of the square over the corner
@@ -124,7 +124,7 @@ def test_labelme_mistakes_leave_nothing_behind(tmp_path, content, says):
     (tmp_path / "s" / "broken.jpg").write_bytes(b"no picture")
     (tmp_path / "s" / "z.json").write_text(content)
     with pytest.raises(OrdnetError, match=says) as caught:
-        convert(labelme.read(tmp_path / "s"), tmp_path / "out")
+        convert(read_labelme(tmp_path / "s"), tmp_path / "out")
     assert "z.json" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
@@ -134,7 +134,7 @@ def test_an_existing_folder_is_kept(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(OrdnetError, match="not an empty folder"):
-        convert(labelme.read(tmp_path / "s"), tmp_path / "out")
+        convert(read_labelme(tmp_path / "s"), tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
@@ -165,7 +165,7 @@ def test_coco_polygons_and_run_lengths(tmp_path):
         where = tmp_path / name
         where.mkdir()
         file, images = coco(where, [{"segmentation": parts}, {"segmentation": runs, "iscrowd": 1, "category_id": 3}])
-        written = convert(coco_json.read(file, images), where / "out")
+        written = convert(read_coco(file, images), where / "out")
         assert written.classes == ["background", "early", "late"]
         expected = np.zeros((10, 20), dtype=np.uint8)
         expected[:, 6:8] = 1
@@ -183,18 +183,23 @@ def test_coco_as_cvat_and_roboflow_write_it(tmp_path):
     ]
     square = {"segmentation": [[1, 1, 4, 1, 4, 4, 1, 4]], "category_id": 1}
     file, images = coco(tmp_path, [square], images=[{"id": 7, "file_name": "b.jpg"}], categories=categories)
-    written = convert(coco_json.read(file, images), tmp_path / "out")
+    written = convert(read_coco(file, images), tmp_path / "out")
     assert written.classes == ["background", "cat", "dog"]
     assert list(written.left_out) == ["categories that only stand for all others (supercategories)"]
     assert label_of(tmp_path / "out", "b").sum() == 9
     # annotated itself it is a class as any other; of two folders with such a picture none is guessed
     file, images = coco(tmp_path, [{**square, "category_id": 0}], categories=categories)
-    assert convert(coco_json.read(file, images), tmp_path / "second").classes == ["background", "pets", "cat", "dog"]
+    assert convert(read_coco(file, images), tmp_path / "second").classes == [
+        "background",
+        "pets",
+        "cat",
+        "dog",
+    ]
     (images / "other").mkdir()
     (images / "other/b.jpg").write_bytes(picture())
     file, images = coco(tmp_path, [square], images=[{"id": 7, "file_name": "b.jpg"}], categories=categories)
     with pytest.raises(OrdnetError, match=r"b\.jpg is missing"):
-        convert(coco_json.read(file, images), tmp_path / "third")
+        convert(read_coco(file, images), tmp_path / "third")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +226,7 @@ def test_coco_as_cvat_and_roboflow_write_it(tmp_path):
 def test_coco_mistakes_leave_nothing_behind(tmp_path, annotations, changes, says):
     file, images = coco(tmp_path, annotations, **changes)
     with pytest.raises(OrdnetError, match=says):
-        convert(coco_json.read(file, images), tmp_path / "out")
+        convert(read_coco(file, images), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "instances.json"]
 
 
@@ -229,19 +234,19 @@ def test_coco_annotations_must_be_objects(tmp_path):
     file, images = coco(tmp_path, [])
     file.write_text(json.dumps({**json.loads(file.read_text()), "annotations": [3]}))
     with pytest.raises(OrdnetError, match="list 'annotations'"):
-        coco_json.read(file, images)
+        read_coco(file, images)
 
 
 def test_coco_boxes_are_counted(tmp_path):
     drawn = {"segmentation": [[0, 0, 5, 0, 5, 5]]}
     file, images = coco(tmp_path, [{"segmentation": []}, {"segmentation": [[0, 0, 5, 5]]}, drawn])
-    assert sum(convert(coco_json.read(file, images), tmp_path / "out").left_out.values()) == 2
+    assert sum(convert(read_coco(file, images), tmp_path / "out").left_out.values()) == 2
 
 
 def test_two_pictures_of_one_name_are_refused(tmp_path):
     file, images = coco(tmp_path, [], images=[{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "./a.jpg"}])
     with pytest.raises(OrdnetError, match="both be called a"):
-        convert(coco_json.read(file, images), tmp_path / "out")
+        convert(read_coco(file, images), tmp_path / "out")
 
 
 def test_split_is_seeded_and_complete():
@@ -273,7 +278,7 @@ def test_identifiers_stay_inside_the_folder():
 def test_coco_boxes_alone_are_refused(tmp_path):
     file, images = coco(tmp_path, [{"bbox": [0, 0, 5, 5]}, {"segmentation": [], "bbox": [0, 0, 5, 5]}])
     with pytest.raises(OrdnetError, match=r"2 boxes and no outlines.*Export with segmentations"):
-        coco_json.read(file, images)
+        read_coco(file, images)
 
 
 def test_coco_pictures_outside_the_folder_are_refused(tmp_path):
@@ -281,7 +286,7 @@ def test_coco_pictures_outside_the_folder_are_refused(tmp_path):
     for name in ("../secret.jpg", str(tmp_path / "secret.jpg"), "a\0.jpg", "x" * 5000):
         file, images = coco(tmp_path, [], images=[{"id": 7, "file_name": name}])
         with pytest.raises(OrdnetError, match="missing"):
-            convert(coco_json.read(file, images), tmp_path / "out")
+            convert(read_coco(file, images), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -289,7 +294,7 @@ def test_coco_ids_of_both_kinds(tmp_path):
     categories = [{"id": 3, "name": "a"}, {"id": "x", "name": "b"}, {"id": 1, "name": "c"}]
     drawn = {"segmentation": [[0, 0, 5, 0, 5, 5]], "category_id": "x"}
     file, images = coco(tmp_path, [drawn], categories=categories)
-    assert coco_json.read(file, images).names == ["c", "a", "b"]
+    assert read_coco(file, images).names == ["c", "a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -309,4 +314,4 @@ def test_coco_ids_of_both_kinds(tmp_path):
 def test_coco_numbers_that_overflow_are_refused(tmp_path, segmentation):
     file, images = coco(tmp_path, [{"segmentation": segmentation}])
     with pytest.raises(OrdnetError, match="nothing was written"):
-        convert(coco_json.read(file, images), tmp_path / "out")
+        convert(read_coco(file, images), tmp_path / "out")

@@ -25,9 +25,11 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import scan
 from ordnet.data.class_list import read_class_list
 from ordnet.data.dataset import read_ids
-from ordnet.data.importers import coco, label_studio, labelme, masks, supervisely
+from ordnet.data.importers import masks
 from ordnet.data.importers.convert import write_folder
+from ordnet.data.importers.per_picture import read_labelme, read_supervisely
 from ordnet.data.importers.regions import run_lengths, unpack
+from ordnet.data.importers.single_file import read_coco, read_label_studio
 from ordnet.data.label_files import read_colours, read_index, read_label, read_lossy, read_mat
 from ordnet.data.pictures import find_pictures, open_rgb
 from ordnet.errors import OrdnetError, is_printable, shown
@@ -141,19 +143,19 @@ def run_import(read, files):
 @given(somewhere(COCO))
 @settings(max_examples=120)
 def test_coco_files(content):
-    run_import(lambda root: coco.read(root / "c.json", root), {"c.json": json.dumps(content).encode()})
+    run_import(lambda root: read_coco(root / "c.json", root), {"c.json": json.dumps(content).encode()})
 
 
 @given(somewhere(LABELME))
 @settings(max_examples=120)
 def test_labelme_files(content):
-    run_import(labelme.read, {"a.json": json.dumps(content).encode()})
+    run_import(read_labelme, {"a.json": json.dumps(content).encode()})
 
 
 @given(somewhere(STUDIO))
 @settings(max_examples=120)
 def test_label_studio_files(content):
-    run_import(lambda root: label_studio.read(root / "c.json", root), {"c.json": json.dumps(content).encode()})
+    run_import(lambda root: read_label_studio(root / "c.json", root), {"c.json": json.dumps(content).encode()})
 
 
 @given(somewhere(FIGURES), somewhere({"classes": [{"title": "x"}]}))
@@ -170,7 +172,7 @@ def test_supervisely_files(figures, meta):
         for file, content in files.items():
             (root / file).write_text(content)
         with suppress(OrdnetError):
-            write_folder(supervisely.read(root), root / "out", True, 0.2, 0)
+            write_folder(read_supervisely(root), root / "out", True, 0.2, 0)
 
 
 NONSENSE = st.binary(max_size=200) | st.text(max_size=80).map(lambda text: text.encode(errors="replace"))
@@ -385,9 +387,9 @@ def test_pipes_are_refused_and_not_waited_for(tmp_path):
         lambda: read_mat(str(tmp_path / "pipe.mat"), "S"),
         lambda: read_class_list(tmp_path / "pipe.txt"),
         lambda: read_ids(tmp_path / "pipe.txt"),
-        lambda: coco.read(tmp_path / "pipe.json", tmp_path),
+        lambda: read_coco(tmp_path / "pipe.json", tmp_path),
         lambda: masks._labelmap(tmp_path / "pipe.txt"),
-        lambda: labelme.read(tmp_path).problems[0] and _fail(labelme.read(tmp_path).problems[0]),
+        lambda: read_labelme(tmp_path).problems[0] and _fail(read_labelme(tmp_path).problems[0]),
     ):
         with pytest.raises(OrdnetError, match="a pipe, a socket or a device"):
             read()
@@ -449,10 +451,10 @@ def test_deep_json_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
     (tmp_path / "meta.json").write_text(content)
     for read in (
-        lambda: coco.read(tmp_path / "a.json", tmp_path),
-        lambda: label_studio.read(tmp_path / "a.json", tmp_path),
-        lambda: supervisely.read(tmp_path),
-        lambda: write_folder(labelme.read(tmp_path), tmp_path / "out", True, 0.2, 0),
+        lambda: read_coco(tmp_path / "a.json", tmp_path),
+        lambda: read_label_studio(tmp_path / "a.json", tmp_path),
+        lambda: read_supervisely(tmp_path),
+        lambda: write_folder(read_labelme(tmp_path), tmp_path / "out", True, 0.2, 0),
     ):
         with pytest.raises(OrdnetError, match="json"):
             read()
@@ -479,7 +481,7 @@ def test_names_in_exports_that_are_no_file_names(tmp_path):
         content = {**COCO, "images": [{"id": 1, "file_name": name}]}
         (tmp_path / "c.json").write_text(json.dumps(content))
         with pytest.raises(OrdnetError, match="rename this picture") as caught:
-            write_folder(coco.read(tmp_path / "c.json", tmp_path), tmp_path / "out", True, 0.2, 0)
+            write_folder(read_coco(tmp_path / "c.json", tmp_path), tmp_path / "out", True, 0.2, 0)
         assert "\x1b" not in str(caught.value)
 
 

@@ -14,8 +14,10 @@ from hypothesis.extra import numpy as npst
 from PIL import Image
 
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.importers import label_studio, labelme, masks, supervisely
+from ordnet.data.importers import masks
 from ordnet.data.importers.convert import write_folder
+from ordnet.data.importers.per_picture import read_labelme, read_supervisely
+from ordnet.data.importers.single_file import decode_brush, read_label_studio
 from ordnet.errors import OrdnetError
 
 MASK = np.zeros((10, 20), np.uint8)
@@ -164,7 +166,7 @@ def test_supervisely_bitmaps_and_polygons(tmp_path):
     }
     box = {"classTitle": "dog", "geometryType": "rectangle", "points": {"exterior": [[0, 8], [1, 9]], "interior": []}}
     line = {"classTitle": "dog", "geometryType": "line", "points": {"exterior": [[0, 8], [1, 9]], "interior": []}}
-    written = convert(supervisely.read(put_project(tmp_path / "p", [bitmap, ring, box, line])), tmp_path / "out")
+    written = convert(read_supervisely(put_project(tmp_path / "p", [bitmap, ring, box, line])), tmp_path / "out")
     assert written.classes == ["background", "cat", "dog"]
     assert list(written.left_out.values()) == [1]
     label = label_of(tmp_path / "out", "ds0_a")
@@ -187,7 +189,7 @@ def test_supervisely_bitmaps_and_polygons(tmp_path):
 )
 def test_supervisely_mistakes(tmp_path, values, says):
     with pytest.raises(OrdnetError, match=says) as caught:
-        convert(supervisely.read(put_project(tmp_path / "p", [values])), tmp_path / "out")
+        convert(read_supervisely(put_project(tmp_path / "p", [values])), tmp_path / "out")
     assert "a.jpg.json" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -196,7 +198,7 @@ def test_a_mask_that_unpacks_without_end_is_refused(tmp_path):
     bomb = base64.b64encode(zlib.compress(b"\0" * 200_000_000)).decode()
     figure = {"classTitle": "cat", "geometryType": "bitmap", "bitmap": {"data": bomb, "origin": [0, 0]}}
     with pytest.raises(OrdnetError, match="more than 100,000,000 bytes"):
-        convert(supervisely.read(put_project(tmp_path / "p", [figure])), tmp_path / "out")
+        convert(read_supervisely(put_project(tmp_path / "p", [figure])), tmp_path / "out")
 
 
 # ---- Label Studio ------------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def brush(values, sizes=(3, 4, 8, 16)):
 
 @given(npst.arrays(np.uint8, st.integers(0, 300), elements=st.sampled_from([0, 0, 0, 255, 255, 7])))
 def test_brush_strokes_come_back(values):
-    np.testing.assert_array_equal(label_studio.decode_brush(bytes(brush(values.tolist())), len(values)), values)
+    np.testing.assert_array_equal(decode_brush(bytes(brush(values.tolist())), len(values)), values)
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))
@@ -232,7 +234,7 @@ def test_nonsense_brush_strokes_are_refused_or_read(packed_bytes, count):
     header = count.to_bytes(4, "big")
     for content in (packed_bytes, header + packed_bytes, header + b"\x3f\xff\xff" + packed_bytes):
         with suppress(OrdnetError):
-            assert len(label_studio.decode_brush(content, count)) == count
+            assert len(decode_brush(content, count)) == count
 
 
 def stroke(mask, name, **changes):
@@ -266,7 +268,7 @@ def test_label_studio_brush_polygon_and_rectangle(tmp_path):
     }
     choice = {"type": "choices", **side, "value": {"choices": ["good"]}}
     file, pictures = studio(tmp_path, [stroke(np.uint8(MASK == 1), "cat"), polygon, box, choice])
-    written = convert(label_studio.read(file, pictures), tmp_path / "out")
+    written = convert(read_label_studio(file, pictures), tmp_path / "out")
     assert written.classes == ["background", "cat", "dog"]
     assert list(written.left_out.values()) == [1]
     expected = np.uint8(MASK == 1)
@@ -283,7 +285,7 @@ def test_label_studio_brush_polygon_and_rectangle(tmp_path):
 )  # fmt: skip
 def test_label_studio_finds_the_picture_of_every_kind_of_address(tmp_path, address):
     file, pictures = studio(tmp_path, [stroke(np.uint8(MASK == 1), "cat")], data={"image": address})
-    assert [picture.id for picture in label_studio.read(file, pictures).pictures] == ["street"]
+    assert [picture.id for picture in read_label_studio(file, pictures).pictures] == ["street"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +310,7 @@ def test_label_studio_finds_the_picture_of_every_kind_of_address(tmp_path, addre
 def test_label_studio_mistakes(tmp_path, results, changes, says):
     file, pictures = studio(tmp_path, results, **changes)
     with pytest.raises(OrdnetError, match=says):
-        convert(label_studio.read(file, pictures), tmp_path / "out")
+        convert(read_label_studio(file, pictures), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -317,7 +319,7 @@ def test_labelme_masks(tmp_path):
     mask = base64.b64encode(png(np.uint8([[255, 0], [255, 255]]))).decode()
     shape = {"label": "cat", "shape_type": "mask", "points": [[18, 3], [19, 4]], "mask": mask}
     (tmp_path / "s/a.json").write_text(json.dumps({"shapes": [shape], "imagePath": "a.jpg"}))
-    convert(labelme.read(tmp_path / "s"), tmp_path / "out")
+    convert(read_labelme(tmp_path / "s"), tmp_path / "out")
     assert label_of(tmp_path / "out", "a")[3:5, 18:].tolist() == [[1, 0], [1, 1]]
 
 
@@ -327,8 +329,8 @@ def test_pictures_outside_the_folder_are_refused(tmp_path):
     for name in ("../secret/private.jpg", str(tmp_path / "secret/private.jpg")):
         (tmp_path / "s/x.json").write_text(json.dumps({"shapes": [], "imagePath": name}))
         with pytest.raises(OrdnetError, match=r"private\.jpg leads out of"):
-            convert(labelme.read(tmp_path / "s"), tmp_path / "out")
+            convert(read_labelme(tmp_path / "s"), tmp_path / "out")
     (tmp_path / "s/link.jpg").symlink_to(tmp_path / "secret/private.jpg")
     (tmp_path / "s/x.json").write_text(json.dumps({"shapes": [], "imagePath": "link.jpg"}))
     with pytest.raises(OrdnetError, match="leads out of"):
-        convert(labelme.read(tmp_path / "s"), tmp_path / "out")
+        convert(read_labelme(tmp_path / "s"), tmp_path / "out")

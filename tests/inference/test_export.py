@@ -19,8 +19,7 @@ from ordnet.commands import app
 from ordnet.errors import OrdnetError
 from ordnet.inference.onnx.export import OPSET, export, finished, metadata, traced
 from ordnet.inference.onnx.parser import OnnxParser, session
-from ordnet.inference.onnx.quantise import Calibration, quantised
-from ordnet.inference.onnx.runtime import check
+from ordnet.inference.onnx.runtime import Calibration, check, quantised
 from ordnet.model import checkpoint
 from ordnet.model.branches import patch_grid
 from ordnet.model.checkpoint import Checkpoint

@@ -15,7 +15,7 @@ from ordnet.inference import parser as parser_module
 from ordnet.inference import protocols
 from ordnet.model import checkpoint
 from ordnet.model.pixels import to_input
-from ordnet.picture.lettering import write_names
+from ordnet.picture.overlay import write_names
 
 NAMES = ("sky", "tree", "road", "water")
 COLOURS = ((70, 130, 180), (34, 100, 34), (128, 64, 128), (0, 60, 200))

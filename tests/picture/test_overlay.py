@@ -14,8 +14,7 @@ import ordnet.data
 from ordnet.data.labels import class_colours, distinct_colours
 from ordnet.picture.charts import chart, correlation_maps
 from ordnet.picture.grid import contact_sheet, legend
-from ordnet.picture.lettering import connected, font, place_names, shortened, write_names
-from ordnet.picture.overlay import NO_CLASS, colour_map, overlay
+from ordnet.picture.overlay import NO_CLASS, colour_map, connected, font, overlay, place_names, shortened, write_names
 
 COLOURS = ((200, 10, 30), (0, 255, 0), (255, 255, 255))
 

@@ -21,10 +21,10 @@ from ordnet.picture.page import figure, page, section, text
 from ordnet.training import state
 from ordnet.training.environment import environment_rows
 from ordnet.training.loop import train_with
+from ordnet.training.monitor import in_words, watch
 from ordnet.training.report import write
 from ordnet.training.report.page import Example, RunReport, Shares, report_page
 from ordnet.training.report.write import what_parts_are_worth
-from ordnet.training.vitals import in_words, watch
 from tests.browser import needs_browser, open_page
 from tests.small_data import small_settings, write_folder
 

@@ -15,8 +15,8 @@ from ordnet.data.dataset import Spread
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.training import state as states
-from ordnet.training.display import Display
 from ordnet.training.loop import train_with
+from ordnet.training.monitor import Display
 from ordnet.training.start import Averaged
 from tests.small_data import CLASSES, small_settings, write_folder
 

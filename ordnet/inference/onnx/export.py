@@ -24,8 +24,7 @@ from torch import Tensor, nn
 import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
-from ordnet.inference.onnx.quantise import Calibration, Choice, quantised
-from ordnet.inference.onnx.runtime import Check, check, library, session
+from ordnet.inference.onnx.runtime import Calibration, Check, Choice, check, library, quantised, session
 from ordnet.model import checkpoint
 from ordnet.model.card import find
 from ordnet.model.network import Network, for_inference

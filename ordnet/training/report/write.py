@@ -27,9 +27,9 @@ from ordnet.model.flops import gflops
 from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import long_side_of
 from ordnet.training.environment import environment_rows
+from ordnet.training.monitor import in_words
 from ordnet.training.report.page import Example, RunReport, Shares, report_page
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.vitals import in_words
 
 Rows = Sequence[tuple[str, ...]]
 _LABELS, _SECONDS = 300, 5.0

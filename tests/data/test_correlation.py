@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from ordnet.data.statistics import correlate, patch_correlation, patch_histograms
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.correlation import correlate, patch_correlation, patch_histograms
 
 LABELS = npst.arrays(
     np.uint8,
