@@ -277,7 +277,7 @@ def fewer(hosts: Hosts, work: Work) -> str:
 
 
 def first(hosts: Hosts, work: Work) -> str:
-    """The host that keeps the meeting point loses power: torchrun ends on the other, and the line is started on both."""
+    """The host that keeps the meeting point loses power: torchrun ends on the other, and the line is begun on both."""
     out, said = work.folder / "first", work.folder / "first.said"
     for host in (0, 1):
         hosts.start(host, work.words(out), said)
