@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -276,8 +276,23 @@ def fewer(hosts: Hosts, work: Work) -> str:
     return f"host 2 gone for good, host 1 finished; {work.compare(out)}"
 
 
+def first(hosts: Hosts, work: Work) -> str:
+    """The host that keeps the meeting point loses power: torchrun ends on the other, and the line is begun on both."""
+    out, said = work.folder / "first", work.folder / "first.said"
+    for host in (0, 1):
+        hosts.start(host, work.words(out), said)
+    wait_for_state(out, said)
+    hosts.power_off(0)
+    if not all(hosts.wait()):
+        raise SystemExit("torchrun ended well without its meeting point")
+    hosts.together(work.words(out), said)  # as their service managers do
+    if not any(record["event"] == "resume" for record in RunFolder(out).records()):
+        raise SystemExit(f"{out} was not resumed")
+    return f"host 1 killed, the line started again on both; {work.compare(out)}"
+
+
 def slow(hosts: Hosts, work: Work) -> str:
-    """A host that answers late, and stops for ten seconds altogether: nothing changes but the time."""
+    """A host that answers late, is given its turn rarely, and then stops for ten seconds: nothing but time changes."""
     out, said = work.folder / "slow", work.folder / "slow.said"
     words = ["qdisc", "add", "dev", CABLE, "root", "netem", "delay", "20ms", "5ms"]
     delayed = subprocess.run(
@@ -287,12 +302,14 @@ def slow(hosts: Hosts, work: Work) -> str:
         hosts.start(host, work.words(out), said)
     wait_for_state(out, said)
     pid = hosts.training(1)
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(10)
-    os.kill(pid, signal.SIGCONT)
+    for asleep in (*[0.4] * 10, 10):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(asleep)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.02)
     hosts.finish(said)
-    how = "20 ms away" if delayed and delayed.returncode == 0 else "no netem here, so at its usual distance"
-    return f"host 2 {how} and asleep for 10 s; {work.compare(out)}"
+    how = "20 ms away" if delayed and delayed.returncode == 0 else "at its usual distance (no netem here)"
+    return f"host 2 {how}, at a twentieth of its pace for 4 s and asleep for 10 s; {work.compare(out)}"
 
 
 def full(hosts: Hosts, work: Work) -> str:
@@ -300,15 +317,13 @@ def full(hosts: Hosts, work: Work) -> str:
     disk, said = work.folder / "disk", work.folder / "full.said"
     with small_disk(disk, "4m") as grow:
         out = disk / "run"
+        ballast = disk / "ballast"
+        ballast.touch()
         for host in (0, 1):
             hosts.start(host, work.words(out), said, restarts=1)
         wait_for_state(out, said)
-        ballast = disk / "ballast"
-        with ballast.open("wb") as file:
-            try:
-                while file.write(bytes(4096)):
-                    file.flush()
-            except OSError:
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
                 pass
         codes = hosts.wait()
         text = said.read_text(errors="replace")
@@ -331,7 +346,7 @@ def small_disk(path: Path, size: str) -> Iterator[object]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-SCENARIOS = {each.__name__: each for each in (together, killed, crashed, fewer, slow, full)}
+SCENARIOS = {each.__name__: each for each in (together, killed, crashed, fewer, first, slow, full)}
 
 
 def main() -> None:
