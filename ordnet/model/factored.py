@@ -38,11 +38,18 @@ STRIP = 1024
 class Fold:
     """What turns one branch's small matrix M into its share of the output: `weight` @ M, and `bias`.
 
-    The scale of the attention's products is part of `weight`.
+    The scale of the attention's products is part of `weight`. Where few columns of M are to come, projection and fusion
+    are not multiplied out: `weight` is the projection's, and `fuse` follows.
     """
 
     weight: Tensor  # (C, E)
     bias: Tensor  # (C,)
+    fuse: Tensor | None = None  # (C, C)
+
+    def __call__(self, small: Tensor) -> Tensor:
+        """M (B, E, D) → (B, C, D + 1), the bias its last column."""
+        folded = self.weight @ small
+        return _with_column(folded if self.fuse is None else self.fuse @ folded, self.bias)
 
 
 class Factored:
@@ -73,7 +80,8 @@ class Factored:
         """The plain way, for training: autograd keeps keys and queries anyway, so both are one product over the map."""
         grid = patch_grid(x.shape[2], x.shape[3], self.patches)
         columns = _in_patch_order(x, grid, self.patches)  # (B, C, N)
-        k, q = self._keys_and_queries(columns)
+        layers = [a.key for a in self.attentions] + [a.query for a in self.attentions]
+        k, q = pointwise(columns, layers).chunk(2, dim=1)  # (B, ΣD, N) each
         sizes = [(rows.stop - rows.start, cols.stop - cols.start) for rows, cols in grid]
         counts = [height * width for height, width in sizes]
         xs, ks, qs = (z.split(counts, dim=2) for z in (columns, k, q))
@@ -119,12 +127,6 @@ class Factored:
         """The queries (B, ΣD, n) of all branches at some positions (B, C, n), which pass 2 reads out."""
         return pointwise(x, [attention.query for attention in self.attentions])
 
-    def _keys_and_queries(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both (B, ΣD, n) in one product."""
-        both = [attention.key for attention in self.attentions] + [attention.query for attention in self.attentions]
-        k, q = pointwise(x, both).chunk(2, dim=1)
-        return k, q
-
     def gate_at(self, x: Tensor, whole: Sums, log_total: Tensor | None = None) -> Tensor | None:
         """The gate (B, 1, H, W) at some positions x (B, C, H, W) of a map whose sums are given; None without a gate.
 
@@ -146,13 +148,10 @@ class Factored:
         """
         with full_precision(whole.outer):
             shares = []  # per branch: one (B, C, D + 1) per patch, or one for all
-            for branch, attention, fold, columns in zip(
-                self.branches, self.attentions, self.folds(), self.columns, strict=True
-            ):
-                regions = patch_sums if branch is self.middle else [whole]
-                shares.append(
-                    [_with_column(fold.weight @ small_matrix(attention, r, columns), fold.bias) for r in regions]
-                )
+            regions = [patch_sums if branch is self.middle else [whole] for branch in self.branches]
+            folds = self.folds([len(r) * len(whole.outer) for r in regions])
+            for region, attention, fold, columns in zip(regions, self.attentions, folds, self.columns, strict=True):
+                shares.append([fold(small_matrix(attention, sums, columns)) for sums in region])
             per_patch = [[share[i % len(share)] for share in shares] for i in range(len(patch_sums))]
             if not self.folds_fusion:
                 return per_patch
@@ -191,8 +190,9 @@ class Factored:
         self._prepared = None
         self._products.clear()
 
-    def folds(self) -> list[Fold]:
-        """Projection and fusion of each branch as one matrix."""
+    def folds(self, uses: Sequence[int] | None = None) -> list[Fold]:
+        """Projection and fusion of each branch as one matrix; or as two, where a training step has so few small
+        matrices for them (`uses`, per branch) that one after the other takes fewer operations."""
         weight = self.attentions[0].query.weight
         if self._prepared is not None and self._prepared[0].weight.device == weight.device:
             return self._prepared
@@ -208,9 +208,13 @@ class Factored:
             fuse = parts[index]  # (C, C) or (C, E)
             if project is None:
                 folds.append(Fold(fuse * attention.scale, torch.zeros_like(fuse[:, 0])))
+                continue
+            bias = fuse @ wide(bias_of(project))
+            # operations, both over C: fuse @ weight is C · E, fuse @ (weight @ M) is C · D for each M
+            if uses and torch.is_grad_enabled() and uses[index] * attention.query.out_channels < project.in_channels:
+                folds.append(Fold(matrix(project) * attention.scale, bias, fuse))
             else:
-                weight = self._product(index, fuse, matrix(project)) * attention.scale
-                folds.append(Fold(weight, fuse @ wide(bias_of(project))))
+                folds.append(Fold(self._product(index, fuse, matrix(project)) * attention.scale, bias))
         return folds
 
     def _product(self, index: int, left: Tensor, right: Tensor) -> Tensor:
