@@ -132,7 +132,7 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
         source = (member(source) if INSIDE in str(source) else None) or regular_file(source)
     try:
         _check(source)
-        with _open(source, formats) as image:
+        with _no_limit(), Image.open(source, formats=list(formats)) as image:
             if image.width * image.height > largest:
                 raise OrdnetError(
                     f"{image.width} x {image.height} pixels are more than the {largest:,} that are read at once: "
@@ -155,6 +155,8 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
 
 
 _lock = threading.Lock()
+_open_pictures = 0
+_limit: int | None = None
 
 
 def largest_pixels() -> int:
@@ -176,18 +178,24 @@ def _check(source: Source) -> None:
         check_header(source)
 
 
-def _open(source: Source, formats: tuple[str, ...]) -> Image.Image:
-    """Image.open without Pillow's own limit on pixels, for which `largest` stands in.
+@contextmanager
+def _no_limit() -> Iterator[None]:
+    """Without Pillow's own limit on pixels, for which `largest` stands in; some decoders ask for it again and again.
 
-    Pillow keeps its limit in a global that other code may rely on, so it is lifted for reading the header only.
+    Pillow keeps its limit in a global that other code may rely on, so it is back as soon as no picture is open.
     """
+    global _open_pictures, _limit
     with _lock:
-        limit = Image.MAX_IMAGE_PIXELS
-        Image.MAX_IMAGE_PIXELS = None
-        try:
-            return Image.open(source, formats=list(formats))
-        finally:
-            Image.MAX_IMAGE_PIXELS = limit
+        if _open_pictures == 0:
+            _limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        _open_pictures += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _open_pictures -= 1
+            if _open_pictures == 0:
+                Image.MAX_IMAGE_PIXELS = _limit
 
 
 def _prepare_fork() -> None:

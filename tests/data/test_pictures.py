@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ordnet.data.label_files import read_colours, read_index, read_label
-from ordnet.data.pictures import LARGEST, as_rgb, open_rgb
+from ordnet.data.pictures import LARGEST, as_rgb, open_rgb, opened
 from ordnet.errors import OrdnetError
 
 QUADRANTS = np.zeros((4, 6, 3), dtype=np.uint8)
@@ -164,6 +164,16 @@ def test_our_limit_stands_in_for_pillows(tmp_path):
         warnings.simplefilter("error")
         raw = read_index(str(large))
     assert raw.shape == (side, side) and raw.all()
+
+
+def test_decoders_that_ask_for_the_limit_again(tmp_path):
+    path, side = tmp_path / "large.tif", 14_000
+    assert 2 * Image.MAX_IMAGE_PIXELS < side * side < LARGEST
+    Image.new("1", (side, side)).save(path, compression="group4")
+    with warnings.catch_warnings(), opened(path) as picture:
+        warnings.simplefilter("error")
+        picture.load()
+    assert Image.MAX_IMAGE_PIXELS is not None
 
 
 def test_threads_leave_pillows_limit_as_it_was(tmp_path):
