@@ -48,12 +48,12 @@ def overlay(image: np.ndarray, labels: np.ndarray, colours: Sequence[Colour], st
     result = np.empty_like(image)
     # in whole numbers of 1/256, which are exact and half the size of floats
     weight = round(strength * 256)
-    coloured = _table(colours) * np.uint16(weight)
+    coloured = np.multiply(_table(colours), weight, dtype=np.uint16)
     # a multiple of the stripes' distance, so that they run on
     rows = max(1, _BLENDED // max(1, image.shape[1] * _STRIPE)) * _STRIPE
     for top in range(0, len(image), rows):
         part = slice(top, top + rows)
-        blended = image[part] * np.uint16(256 - weight)
+        blended = np.multiply(image[part], 256 - weight, dtype=np.uint16)
         blended += coloured.take(labels[part], axis=0)
         blended >>= 8
         result[part] = blended

