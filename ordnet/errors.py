@@ -1,6 +1,7 @@
 """The one error type for mistakes a user can mend: the command line prints its message and no trace-back."""
 
 import re
+from collections.abc import Sequence
 
 # control characters other than line breaks, marks that turn the direction of writing, bytes that were no UTF-8
 _HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -16,6 +17,11 @@ def shown(text: str) -> str:
 def is_printable(name: str) -> bool:
     """Whether a name is one line of characters that may be printed and written to a text file."""
     return "\n" not in name and not _HIDDEN.search(name)
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that is there twice."""
+    return next((name for place, name in enumerate(names) if name in names[:place]), None)
 
 
 class OrdnetError(ValueError):

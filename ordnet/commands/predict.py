@@ -67,7 +67,9 @@ def predict(
     label_frames: Annotated[
         bool, typer.Option("--label-frames", help="Videos: every frame's class ids as a PNG file too.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also what has been done already.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what has been done already, and what others left in the way.")
+    ] = False,
 ) -> None:
     """Parse pictures of any size, and videos.
 

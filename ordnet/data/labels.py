@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ordnet.data.reading import read_text
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, repeated
 
 IGNORE = 255
 """The class id of pixels that never count, from label loading to metric."""
@@ -47,6 +47,10 @@ class Classes:
             raise OrdnetError(f"a data set has between 1 and {IGNORE} classes, not {len(self.names)}")
         if len(self.colours) != len(self.names):
             raise OrdnetError(f"{len(self.names)} class names, but {len(self.colours)} colours: give each class one")
+        if twice := repeated(self.names):
+            raise OrdnetError(
+                f"two classes are called {twice!r:.80}: every figure goes by their names, which must differ"
+            )
 
     def __len__(self) -> int:
         return len(self.names)

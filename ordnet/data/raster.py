@@ -34,6 +34,8 @@ _ROWS = 2048
 """Rows that are asked for again and again while going along them: a tile with its halo, and some."""
 _LARGEST_BLOCK = 512_000_000
 """Bytes of one tile or strip of the file, which has to be decoded as a whole."""
+_MOST = 100
+"""A file that is read in windows may have so many times the pixels of one that is decoded as a whole."""
 _SAMPLE = 1024
 """Side of the sample that brightness is estimated from, in pixels."""
 _LOWEST, _HIGHEST = 0.5, 99.5
@@ -203,6 +205,12 @@ class Raster:
             raise OrdnetError(
                 f"{self.path}: its values are {self.kind}, which have no fixed white; --stretch makes the darkest "
                 f"half per cent black and the lightest white"
+            )
+        if (pixels := self.shape[0] * self.shape[1]) > _MOST * largest_pixels():
+            raise OrdnetError(
+                f"{self.path}: {self.shape[1]} x {self.shape[0]} pixels are more than the "
+                f"{_MOST * largest_pixels():,} that are read in windows; cut it, or set "
+                f"ORDNET_MAX_PIXELS={-(-pixels // _MOST)} and have the time for it"
             )
         rows, columns = max(self.file.block_shapes[band - 1] for band in self.bands)
         if (size := rows * columns * self.count * self.kind.itemsize) > _LARGEST_BLOCK:

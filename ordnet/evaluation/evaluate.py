@@ -28,8 +28,8 @@ from ordnet.inference.onnx.parser import OnnxParser
 from ordnet.inference.parser import Parser, find, find_device, load
 from ordnet.inference.protocols import Protocol
 from ordnet.model import checkpoint
-from ordnet.model.network import Network, for_inference
-from ordnet.model.pixels import LARGER, LongSide, fitted, long_side_of, normalise
+from ordnet.model.network import Network
+from ordnet.model.pixels import LongSide, long_side_of
 from ordnet.progress import OnProgress
 
 _SIDE = 640
@@ -181,19 +181,11 @@ def evaluate_network(
 
 
 def _labeller(net: Network, protocol: Protocol, device: torch.device | None, long_side: int | None) -> Label:
-    ready = for_inference(net, device)
+    """What `predict` does with a picture: small ones are continued, large ones streamed."""
     if protocol.name == "encnet":
         long_side = None  # it has a base size of its own
-
-    def label(image: torch.Tensor) -> np.ndarray:
-        """A picture (1, 3, H, W) uint8 → class ids (H, W)."""
-        height, width = image.shape[2:]
-        if long_side is not None and max(height, width) > LARGER * long_side:
-            copy = fitted(image[0].permute(1, 2, 0).numpy(), long_side)
-            image = torch.from_numpy(copy.transpose(2, 0, 1)[None].copy())
-        return protocols.labels(ready, normalise(image.to(device)), protocol, size=(height, width))
-
-    return label
+    where = device or next(net.parameters()).device
+    return partial(_parsed, Parser(net, (), (), device=str(where), protocol=protocol, long_side=long_side))
 
 
 def _parsed(parser: Parser | OnnxParser, image: torch.Tensor) -> np.ndarray:

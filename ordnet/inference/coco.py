@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.raster import library
+from ordnet.data.reading import load_json
+from ordnet.errors import OrdnetError
 from ordnet.picture.overlay import Colour
+
+_WRITTEN_BY = "parses of several pictures, by ordnet predict"
 
 
 def coco_record(labels: np.ndarray, classes: tuple[str, ...], file_name: str, image_id: int = 1) -> dict[str, Any]:
@@ -43,13 +47,23 @@ def coco_record(labels: np.ndarray, classes: tuple[str, ...], file_name: str, im
 
 def merged(files: Iterable[Path]) -> dict[str, Any]:
     """Records of single pictures as one data set; pictures and annotations are numbered anew."""
-    whole: dict[str, Any] = {"images": [], "categories": [], "annotations": []}
+    whole: dict[str, Any] = {"info": {"description": _WRITTEN_BY}, "images": [], "categories": [], "annotations": []}
     for image_id, file in enumerate(files, 1):
         record = json.loads(file.read_text(encoding="utf-8"))
         whole["categories"] = record["categories"]
         whole["images"].append({**record["images"][0], "id": image_id})
         whole["annotations"] += [{**each, "image_id": image_id} for each in record["annotations"]]
     return {**whole, "annotations": _numbered(whole["annotations"])}
+
+
+def is_merged(file: Path) -> bool:
+    """Whether a file is what `merged` once gave, and no data set of somebody else."""
+    try:
+        content = load_json(file)
+    except OrdnetError:
+        return False
+    info = content.get("info") if isinstance(content, dict) else None
+    return isinstance(info, dict) and info.get("description") == _WRITTEN_BY
 
 
 def _numbered(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from ordnet.data.raster import library
+from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.coco import coco_record, write_polygons
@@ -192,6 +194,62 @@ class Parse:
 def file_of(base: Path, what: str) -> Path:
     """Where `Parse.save` writes one of FORMS."""
     return Path(f"{base}.{what}.{_ENDINGS.get(what, 'png')}")
+
+
+def record_of(base: Path, files: Sequence[Path]) -> dict[str, Any] | None:
+    """What an earlier call wrote into BASE.json about a picture or a video, after these `files` of it; None where it
+    was not done, or not finished. A file that no call wrote is in the way of the next one: that is an error."""
+    path, record = Path(f"{base}.json"), None
+    if path.exists():
+        with suppress(OSError, ValueError, RecursionError):
+            record = json.loads(regular_file(path).read_text(encoding="utf-8"))
+        if isinstance(record, dict) and "areas" in record:
+            return record
+        if record is None and any(Path(f"{base}.{kind}.png").exists() for kind in ("labels", "overlay", "beside")):
+            return None  # damaged, and the results it spoke of lie beside it
+        files = [path]
+    elif _unfinished(base).exists():
+        return None
+    refuse_foreign([file for file in files if file.exists()])
+    return None
+
+
+def refuse_foreign(files: Sequence[Path]) -> None:
+    if files:
+        raise OrdnetError(
+            f"{files[0]} is in the way: no earlier call wrote it; choose another --out, or --force to replace it"
+        )
+
+
+def refuse_one_name(out: Path, stems: Sequence[str]) -> None:
+    """With COCO JSON the results of a picture may need the name of another's, or of the file for all pictures."""
+    records = {Path(f"{out / stem}.json"): stem for stem in stems}
+    for file in (out / "coco.json", *(file_of(out / stem, "coco") for stem in stems)):
+        if file in records:
+            raise OrdnetError(
+                f"--save coco: {file.name} would hold masks and also what is said of the picture {records[file]}: "
+                f"rename that picture, or give it a command and an --out of its own without coco"
+            )
+
+
+@contextmanager
+def replacing(base: Path, files: Sequence[Path]) -> Iterator[None]:
+    """These `files` of BASE, and BASE.json, are written meanwhile. Where that is cut off, a mark says that what lies
+    there is ours."""
+    mark = _unfinished(base)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    try:
+        yield
+    except BaseException:
+        if not any(file.exists() for file in files):
+            mark.unlink(missing_ok=True)
+        raise
+    mark.unlink(missing_ok=True)
+
+
+def _unfinished(base: Path) -> Path:
+    return base.with_name(f".{base.name}.unfinished")
 
 
 def probabilities_of(scores: np.ndarray) -> np.ndarray:

@@ -50,7 +50,7 @@ class Parser:
         colours: tuple[Colour, ...],
         *,
         device: str | None = None,
-        protocol: str = "whole",
+        protocol: str | protocols.Protocol = "whole",
         whole_up_to: int = WHOLE_UP_TO,
         tile: int = stream.TILE,
         halo: int | None = None,
@@ -59,12 +59,12 @@ class Parser:
         """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. Pictures much larger than `long_side`
         are seen in a smaller copy. With the `whole` protocol, what then has more than `whole_up_to` pixels is streamed,
         in tiles of `tile` px with a `halo`."""
-        self._how = protocols.protocol(protocol)
+        self._how = protocols.protocol(protocol) if isinstance(protocol, str) else protocol
         self.device = find_device(device)
         self.net = for_inference(net, self.device)
         self.classes = classes
         self.colours = colours
-        self.protocol = protocol
+        self.protocol = self._how.name
         self.whole_up_to = whole_up_to
         self.tile = tile
         self.halo = halo

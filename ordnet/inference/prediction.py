@@ -6,7 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import torch
 from ordnet.data.dataset import neighbours
 from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
 from ordnet.data.raster import Raster, is_georeferenced, needs_windows
-from ordnet.data.reading import regular_file
 from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
-from ordnet.inference.coco import merged
+from ordnet.inference.coco import is_merged, merged
 from ordnet.inference.maps import map_files, predict_map
-from ordnet.inference.parse import FORMS, Parse, file_of
+from ordnet.inference.parse import FORMS, Parse, file_of, record_of, refuse_foreign, refuse_one_name, replacing
 from ordnet.inference.parser import find, load, read
 from ordnet.inference.stream import Progress
 from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of
@@ -86,6 +85,9 @@ class Prediction:
         self.pictures = [found[place] for place in neighbours(len(found), rank, world)]
         self.out = out
         self.save = tuple(save)
+        self._whole = out / "coco.json"
+        if "coco" in save:
+            refuse_one_name(out, [picture.stem for picture in found])
         self.strength = strength
         self.bands, self.stretch, self.tell = bands, stretch, tell
         self.parser, self.settings = _loaded(model, options)
@@ -97,8 +99,9 @@ class Prediction:
 
         Results of another picture that has the same name are not for us to overwrite: that is an error.
         """
-        base = self.out / picture.stem
-        record = _record(base)
+        base, wanted = self.out / picture.stem, self._about(picture)
+        files = self._files(picture, wanted)
+        record = record_of(base, files)
         if record is None:
             return False
         made_of = record.get("picture", str(picture.path))
@@ -106,9 +109,7 @@ class Prediction:
             raise OrdnetError(
                 f"{picture.path}: {base}.* are results of {made_of}; choose another --out, or --force to replace them"
             )
-        wanted = self._about(picture)
         # the model may have moved; its content counts
-        files = map_files(base, self.save) if "map" in wanted else [file_of(base, what) for what in self.save]
         return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
             file.exists() for file in files
         )
@@ -119,6 +120,8 @@ class Prediction:
         One is decoded and others are drawn and written while the network works. On a CPU several pictures with a part
         of the threads each are done sooner than one after the other with all of them.
         """
+        if "coco" in self.save and not force and self._whole.exists() and not is_merged(self._whole):
+            refuse_foreign([self._whole])
         threads = torch.get_num_threads()
         at_once = max(1, min(AT_ONCE, threads, len(self.pictures)))
         # one more, which decodes meanwhile
@@ -144,7 +147,8 @@ class Prediction:
                 with _named(picture):
                     if is_map:
                         torch.set_num_threads(threads)
-                        self._run_map(picture, about, lambda done, total: heard(picture, done, total))
+                        with replacing(self.out / picture.stem, self._files(picture, about)):
+                            self._run_map(picture, about, lambda done, total: heard(picture, done, total))
                         return writing.submit(room.leave, share)
                     pixels = read(open_rgb(picture.path, stretch=True) if self.stretch else picture.path)
                     with network:
@@ -158,7 +162,7 @@ class Prediction:
 
         def written(picture: Listed, parse: Parse, about: dict[str, Any], share: float) -> None:
             try:
-                with _named(picture):
+                with _named(picture), replacing(self.out / picture.stem, self._files(picture, about)):
                     parse.save(self.out, picture.stem, self.save, self.strength, about)
             finally:
                 room.leave(share)
@@ -191,8 +195,13 @@ class Prediction:
         """Write coco.json of what there is for all pictures; how many those are."""
         files = [file_of(self.out / picture.stem, "coco") for picture in self.pictures]
         there = [file for file in files if file.exists()]
-        write_text(self.out / "coco.json", json.dumps(merged(there)) + "\n")
+        write_text(self._whole, json.dumps(merged(there)) + "\n")
         return len(there)
+
+    def _files(self, picture: Listed, about: dict[str, Any]) -> list[Path]:
+        """What is written of it before its JSON."""
+        base = self.out / picture.stem
+        return map_files(base, self.save) if "map" in about else [file_of(base, what) for what in self.save]
 
     def _run_map(self, picture: Listed, about: dict[str, Any], progress: Progress | None) -> None:
         with Raster(picture.path, self.bands, self.stretch) as raster:
@@ -249,41 +258,32 @@ class VideoPrediction:
 
     def is_done(self, video: str) -> bool:
         """Whether the video, as it is now, was parsed with this model and these settings."""
-        base = self.out / stem_of(video)
-        record = _record(base)
+        files = self._files(video)
+        record = record_of(self.out / stem_of(video), files)
         if record is None:
             return False
         wanted = self._about(video)
         return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
-            Path(f"{base}.{what}").exists() for what in ("overlay.mp4", "areas.csv")
+            file.exists() for file in files
         )
 
     def run(self, video: str, tell: OnFrame = lambda done, total, rate: None) -> dict[str, Any]:
         strength, smoothing = self.settings["strength"], self.settings["smoothing"]
-        return predict_video(
-            self.parser, video, self.out, strength=strength, label_frames=self.settings["label_frames"],
-            smoothing=smoothing, about=self._about(video), tell=tell,
-        )  # fmt: skip
+        with replacing(self.out / stem_of(video), self._files(video)):
+            return predict_video(
+                self.parser, video, self.out, strength=strength, label_frames=self.settings["label_frames"],
+                smoothing=smoothing, about=self._about(video), tell=tell,
+            )  # fmt: skip
+
+    def _files(self, video: str) -> list[Path]:
+        kinds = ("overlay.mp4", "areas.csv", *(("labels",) if self.settings["label_frames"] else ()))
+        return [self.out / f"{stem_of(video)}.{kind}" for kind in kinds]
 
     def _about(self, video: str) -> dict[str, Any]:
         path = Path(video)
         if not path.is_file() and not is_endless(video):
             raise OrdnetError(f"no video at {video}")
         return {"video": video, **(_state(path) if path.is_file() else {}), **self.settings}
-
-
-def _record(base: Path) -> dict[str, Any] | None:
-    """What an earlier call wrote about a picture or a video. A file of that name from elsewhere is an error."""
-    path, record = Path(f"{base}.json"), None
-    if not path.exists():
-        return None
-    with suppress(OSError, ValueError, RecursionError):
-        record = json.loads(regular_file(path).read_text(encoding="utf-8"))
-    if isinstance(record, dict) and "areas" in record:
-        return record
-    if record is None and any(Path(f"{base}.{kind}.png").exists() for kind in ("labels", "overlay", "beside")):
-        return None  # damaged, and the results it spoke of lie beside it
-    raise OrdnetError(f"{path} is in the way: no earlier call wrote it; choose another --out, or --force to replace it")
 
 
 class _Room:

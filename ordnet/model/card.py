@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from safetensors import SafetensorError, safe_open
 
-from ordnet.errors import OrdnetError, is_printable
+from ordnet.errors import OrdnetError, is_printable, repeated
 from ordnet.files import write_atomically, write_text
 from ordnet.model import hub
 
@@ -151,6 +151,11 @@ def read_facts(settings: Mapping[str, Any], path: Path) -> tuple[tuple[str, ...]
     for name in names:
         if not is_printable(name) or len(name) > _LONGEST_NAME:
             raise OrdnetError(f"{path}: the class name {name!r:.80} is too long or has characters that cannot be shown")
+    if twice := repeated(names):
+        raise OrdnetError(
+            f"{path}: two of its classes are called {twice!r:.80}: their areas and scores could not be told apart; "
+            f"train it with names that differ"
+        )
     for key, (least, most) in _RANGES.items():
         for value in about[key].values() if isinstance(about.get(key), dict) else [about.get(key)]:
             if value is not None and not (isinstance(value, int | float) and least <= value <= most):  # NaN neither

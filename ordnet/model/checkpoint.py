@@ -13,7 +13,7 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from ordnet.config import ModelConfig, parse_model
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, repeated
 from ordnet.files import write_atomically
 from ordnet.model.build import build_from
 from ordnet.model.card import FORMAT, Colour, read_facts, read_settings
@@ -48,6 +48,8 @@ def save(
     """
     if not len(classes) == len(colours) == net.classes:
         raise OrdnetError(f"the network has {net.classes} classes, got {len(classes)} names, {len(colours)} colours")
+    if twice := repeated(classes):
+        raise OrdnetError(f"two classes are called {twice!r:.80}: give them names that differ")
     settings = {
         "model": net.config.model_dump(mode="json", exclude_none=True),
         "classes": list(classes),

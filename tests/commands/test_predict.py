@@ -317,6 +317,50 @@ def test_a_json_of_others_is_not_overwritten(model, tmp_path, content):
     assert "areas" in json.loads((tmp_path / "out/a.json").read_text())
 
 
+@pytest.mark.parametrize("content", ['{"images": [], "categories": [], "annotations": []}', "[1]", "no JSON"])
+def test_a_coco_file_of_others_is_not_overwritten(model, tmp_path, content):
+    """Annotations of one's own, say. That of an earlier call is."""
+    photo(tmp_path / "a.png")
+    words = (model, tmp_path / "a.png", "--out", tmp_path / "out", "--save", "coco")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/coco.json").write_text(content)
+    refused = run(*words)
+    assert isinstance(refused.exception, OrdnetError) and "coco.json is in the way" in str(refused.exception)
+    assert names_in(tmp_path / "out") == ["coco.json"] and (tmp_path / "out/coco.json").read_text() == content
+    assert run(*words, "--force").exit_code == 0
+    assert run(*words).exit_code == 0
+    assert len(json.loads((tmp_path / "out/coco.json").read_text())["images"]) == 1
+
+
+@pytest.mark.parametrize("names", [("coco",), ("a", "a.coco")])
+def test_masks_and_records_of_one_name_are_refused(model, tmp_path, names):
+    for name in names:
+        photo(tmp_path / "in" / f"{name}.png")
+    refused = run(model, tmp_path / "in", "--out", tmp_path / "out", "--save", "coco")
+    assert f"what is said of the picture {names[-1]}" in str(refused.exception)
+    assert run(model, tmp_path / "in", "--out", tmp_path / "out").exit_code == 0
+
+
+def test_pictures_of_others_are_not_overwritten_but_those_of_a_killed_call_are(model, tmp_path, monkeypatch):
+    photo(tmp_path / "a.png")
+    photo(tmp_path / "b.png")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a.labels.png").write_bytes(b"drawn by hand")
+    words = (model, tmp_path / "a.png", tmp_path / "b.png", "--out", out, "--save", "labels,overlay")
+    found = run(*words)
+    assert found.exit_code == 1 and "a.labels.png is in the way" in found.output
+    assert (out / "a.labels.png").read_bytes() == b"drawn by hand"
+    assert names_in(out) == ["a.labels.png", "b.json", "b.labels.png", "b.overlay.png"]
+    (out / "a.labels.png").unlink()
+    with monkeypatch.context() as patch:  # ends between the files of a picture
+        patch.setattr("ordnet.inference.parse.Parse.overlay", lambda *words: os.write(-1, b""))
+        assert run(*words).exit_code == 1
+    assert names_in(out)[:2] == [".a.unfinished", "a.labels.png"]
+    assert run(*words).exit_code == 0
+    assert [name for name in names_in(out) if "a" in name.split(".")] == ["a.json", "a.labels.png", "a.overlay.png"]
+
+
 def test_many_at_once_give_what_one_at_a_time_gives_in_order(model, tmp_path):
     sizes = [(24 + 5 * (i % 4), 30 + 7 * (i % 3)) for i in range(14)]
     for number, (height, width) in enumerate(sizes):

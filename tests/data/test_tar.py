@@ -3,9 +3,14 @@
 import io
 import shutil
 import tarfile
+import tempfile
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -16,7 +21,7 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import leaks, scan
 from ordnet.data.loader import Batches, examples, order
 from ordnet.data.shards import member, shard_index, stamp
-from ordnet.data.tar import expanded, shard_pairs, write_shards
+from ordnet.data.tar import expanded, pictures, shard_pairs, write_shards
 from ordnet.errors import OrdnetError
 from ordnet.training.loop import train_with
 from tests.small_data import CLASSES, small_settings, write_folder
@@ -354,3 +359,75 @@ def sign(archive):
         if archive[start + 257 : start + 262] == b"ustar":
             archive[start + 148 : start + 156] = b" " * 8
             archive[start + 148 : start + 156] = b"%06o\0 " % sum(archive[start : start + 512])
+
+
+# ---- fuzzing -----------------------------------------------------------------------------------------------------
+
+NUMBER = st.integers(-(2**70), 2**70) | st.integers(-2, 2000)
+TEXT = st.text(max_size=12) | st.sampled_from(["a.jpg", "a.png", "classes.txt", "../a.jpg", "/a.jpg", "././@LongLink"])
+MEMBER = st.fixed_dictionaries(
+    {
+        "name": TEXT,
+        "type": st.sampled_from([b"0", b"\0", b"1", b"2", b"5", b"7", b"S", b"L", b"K", b"x", b"g", b"X"])
+        | st.binary(min_size=1, max_size=1),
+        "size": st.none() | NUMBER,  # None: that of the content
+        "content": st.binary(max_size=600) | st.dictionaries(
+            st.sampled_from(["size", "path", "GNU.sparse.major", "GNU.sparse.minor", "GNU.sparse.map",
+                             "GNU.sparse.size", "GNU.sparse.offset", "GNU.sparse.numbytes", "GNU.sparse.realsize",
+                             "hdrcharset", "mtime"]) | TEXT,
+            TEXT | NUMBER.map(str), max_size=4,
+        ),
+        "spoilt": st.lists(st.tuples(st.integers(0, 511), st.integers(0, 255)), max_size=3),
+        "signed": st.booleans(),
+    }
+)  # fmt: skip
+
+
+def pax(words):
+    """Lines "LENGTH KEY=VALUE", as pax headers have them."""
+    lines = b""
+    for key, value in words.items():
+        line = f" {key}={value}\n".encode(errors="replace")
+        lines += next(b"%d" % n + line for n in range(1000) if n == len(b"%d" % n + line))
+    return lines
+
+
+def forged(entry):
+    """A member with whatever its header claims."""
+    content = pax(entry["content"]) if isinstance(entry["content"], dict) else entry["content"]
+    size = len(content) if entry["size"] is None else entry["size"]
+    header = bytearray(512)
+    name = entry["name"].encode(errors="replace")[:100]
+    header[: len(name)] = name
+    # octal, or where it has too many digits the base of 256 that GNU uses
+    plain = 0 <= size < 8**11
+    header[124:136] = b"%011o\0" % size if plain else b"\x80" + (size % 2**88).to_bytes(11, "big")
+    header[156:157], header[257:263] = entry["type"], b"ustar\0"
+    for place, value in entry["spoilt"]:
+        header[place] = value
+    if entry["signed"]:
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + content + bytes(-len(content) % 512)
+
+
+@given(st.lists(MEMBER, max_size=5), st.integers(0, 3), st.integers(0, 700))
+@settings(max_examples=100)
+def test_forged_archives_are_refused_in_words_or_hold_what_they_say(members, zeros, cut):
+    """Archives whose headers claim anything, with right checksums: no trace-back, no member beyond its archive."""
+    content = b"".join(forged(entry) for entry in members) + bytes(512 * zeros)
+    content = content[: len(content) - cut] if zeros == 3 else content
+    with tempfile.TemporaryDirectory() as folder:
+        shard = Path(folder, "s.tar")
+        shard.write_bytes(content)
+        try:
+            found = shard_index(shard)
+        except OrdnetError as error:
+            assert "s.tar" in str(error) and len(str(error)) < 2000
+        else:
+            for name, (start, size) in found.items():
+                assert member(f"{shard}!/{name}").read() == content[start : start + size]
+                assert not name.startswith("/") and ".." not in name.split("/")
+        for read in (lambda: open_dataset(f"tar:{shard}", "all").label(0), lambda: pictures(f"tar:{shard}")):
+            with suppress(OrdnetError):
+                read()

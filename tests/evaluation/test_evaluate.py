@@ -14,6 +14,9 @@ import ordnet
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import read_pair
 from ordnet.errors import OrdnetError
+from ordnet.evaluation.confusion import Confusion
+from ordnet.inference import stream
+from ordnet.inference.parser import Parser
 from ordnet.model import checkpoint
 from ordnet.model.pixels import normalise
 from tests.small_data import CLASSES, write_folder
@@ -175,3 +178,28 @@ def test_a_part_switched_off(folder, tmp_path):
         assert ordnet.evaluate(tmp_path / "with.safetensors", data, without=part).figures()["without"] == part
     with pytest.raises(OrdnetError, match="no gate that could be switched off"):
         ordnet.evaluate(tmp_path / "plain.safetensors", data, without="gate")
+
+
+@pytest.mark.parametrize("protocol", ["whole", "multiscale"])
+def test_it_takes_what_predict_takes(model, tmp_path, monkeypatch, protocol):
+    """Single pixels, lines, and pictures that are streamed: the labels are those of `predict`."""
+    monkeypatch.setitem(Parser.__init__.__kwdefaults__, "whole_up_to", 3000)
+    chance = np.random.default_rng(0)
+    for kind in ("images", "labels"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "classes.txt").write_text("\n".join(CLASSES))
+    sizes = {"pixel": (1, 1), "row": (1, 700), "column": (500, 1), "large": (70, 90)}
+    expected, parser = Confusion(3), ordnet.load(model, protocol=protocol)
+    for name, size in sizes.items():
+        image, label = chance.integers(0, 256, (*size, 3), np.uint8), chance.integers(0, 3, size, np.uint8)
+        Image.fromarray(image).save(tmp_path / f"images/{name}.png")
+        Image.fromarray(label).save(tmp_path / f"labels/{name}.png")
+        expected.add(torch.from_numpy(label), parser(image).labels)
+    (tmp_path / "val.txt").write_text("\n".join(sizes))
+    (tmp_path / "train.txt").write_text("large\n")
+    streamed = []
+    real = stream.labels
+    monkeypatch.setattr(stream, "labels", lambda *words, **more: streamed.append(1) or real(*words, **more))
+    found = ordnet.evaluate(model, f"folder:{tmp_path}", protocol=protocol)
+    assert np.array_equal(found.confusion.matrix, expected.matrix)
+    assert bool(streamed) == (protocol == "whole")

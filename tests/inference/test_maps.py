@@ -169,6 +169,16 @@ def test_plain_large_pictures_are_read_in_windows(model, tmp_path):
         assert np.mean(file.read(1) == whole) > 0.9  # means instead of a bicubic copy
 
 
+def test_windows_are_bounded_too(model, tmp_path):
+    """A few kilobytes may claim more pixels than anybody has time for."""
+    path = tiff(tmp_path / "claims.tif", blobs(60, 100).astype(np.uint8), **UTM)
+    result = run(model, path, "--out", tmp_path / "out", "--save", "labels", ORDNET_MAX_PIXELS="50")
+    assert result.exit_code == 1
+    assert "100 x 60 pixels are more than the 5,000 that are read in windows" in result.output
+    assert "ORDNET_MAX_PIXELS=60" in result.output
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+
+
 def test_bands_are_chosen(model, tmp_path):
     values = blobs(40, 60, count=5)
     path = tiff(tmp_path / "five.tif", values, **UTM)

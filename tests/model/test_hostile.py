@@ -106,6 +106,7 @@ def test_a_network_that_the_file_does_not_hold_is_not_built(good, tmp_path, monk
         ({"classes": ["x" * 10_000, "b"]}, "too long"),
         ({"classes": {"a": 1, "b": 2}}, "no list of names"),
         ({"classes": None}, "no list of names"),
+        ({"classes": ["a", "a"]}, "two of its classes are called 'a'"),
         ({"colours": [[0, 0, 256], [1, 1, 1]]}, "no list of RGB"),
         ({"colours": [[0, 0, -1], [1, 1, 1]]}, "no list of RGB"),
         ({"colours": [[0, 0, float("inf")], [1, 1, 1]]}, "no list of RGB"),
