@@ -7,6 +7,7 @@ turns files, folders and patterns into a list of pictures and the names of their
 import glob
 import os
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,11 +25,19 @@ from ordnet.errors import OrdnetError
 
 Source = str | Path | BinaryIO
 
+
+def _has(library: str) -> bool:
+    """Whether Pillow was built with a library. Older versions warn of names that they do not know."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return bool(features.check(library))
+
+
 _OPTIONAL = {".avif": "avif", ".jp2": "jpg_2000", ".j2k": "jpg_2000"}
 """Endings that Pillow reads where it was built with a certain library."""
 IMAGE_ENDINGS = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm"),
-    *(ending for ending, library in _OPTIONAL.items() if features.check(library)),
+    *(ending for ending, library in _OPTIONAL.items() if _has(library)),
 )
 ENDINGS = (*IMAGE_ENDINGS, ".gif")
 UNREADABLE = (
@@ -42,8 +51,8 @@ LARGEST = 200_000_000
 
 FORMATS = (
     *("JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM", "GIF"),
-    *(("AVIF",) if features.check("avif") else ()),
-    *(("JPEG2000",) if features.check("jpg_2000") else ()),
+    *(("AVIF",) if _has("avif") else ()),
+    *(("JPEG2000",) if _has("jpg_2000") else ()),
 )
 """Formats that are read, by Pillow's names: others are handed on to outside programs (PostScript) or hardly tested."""
 
