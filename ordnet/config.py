@@ -63,9 +63,9 @@ class ModelConfig(Section):
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
-    decoder: Literal["plain", "fine"] = "plain"
+    decoder: Literal["plain", "fine", "dense"] = "plain"
     """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
-    backbone's finer maps to a quarter of the picture's size."""
+    backbone's finer maps to a quarter of the picture's size; `dense` is the same with dense 3x3 convolutions."""
     auxiliary: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
     align_corners: bool = True

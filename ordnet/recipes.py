@@ -226,7 +226,7 @@ def folder_default() -> Recipe:
         Settings(
             data=DataConfig(name="folder:PATH", jitter=0.2),
             model=ModelConfig(
-                backbone="mobilenet_v2_full", weights="imagenet", output_stride=32, neck=256, decoder="fine",
+                backbone="mobilenet_v2_full", weights="imagenet", output_stride=32, neck=256, decoder="dense",
                 align_corners=False, key_channels=64, value_channels=128,
                 gate_logits="standard", logit_scale="root", start="identity",
             ),
@@ -277,7 +277,7 @@ def outdoor() -> Recipe:
     """The model of that name which comes with the package."""
     recipe = changed(
         folder_default(), "outdoor", "the model that comes along: Stanford Background, 8 classes, averaged weights",
-        data={"jitter": 0.3}, training={"epochs": 30, "ema": 0.998},
+        data={"jitter": 0.3}, model={"decoder": "fine"}, training={"epochs": 30, "ema": 0.998},
     )  # fmt: skip
     return replace(recipe, ours="0.7379 mIoU, 0.8773 pixAcc (val, whole, as float16)", cost="half an hour on one core")
 
@@ -287,6 +287,7 @@ def street() -> Recipe:
     recipe = changed(
         folder_default(), "street", "the model that comes along: CamVid's train + val, 11 classes, averaged weights",
         data={"jitter": 0.4, "split": "trainval"},
+        model={"decoder": "fine"},
         training={"epochs": 30, "crop": 320, "ema": 0.998, "block_rate": 1.0},
     )  # fmt: skip
     return replace(

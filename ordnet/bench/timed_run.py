@@ -82,7 +82,9 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
         file, _ = chosen_weights(settings.model.weights, settings.model.backbone)
         return SmpNetwork(contestant, classes, file)
     changes = dict(OURS[contestant])
-    if changes["decoder"] == "plain":  # as dilated networks take it: the classifier's layer is made for small maps
+    if changes["decoder"] == "fine" and settings.model.decoder != "plain":
+        del changes["decoder"]  # the recipe's own way to a quarter of the picture's size
+    elif changes["decoder"] == "plain":  # as dilated networks take it: the classifier's layer is made for small maps
         changes["backbone"] = settings.model.backbone.removesuffix("_full")
     if changes["variant"] in WITHOUT_BLOCK:
         changes |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings

@@ -177,8 +177,8 @@ def _block(config: ModelConfig, width: int) -> Block:
 
 
 def _decoder(config: ModelConfig, block: Block, backbone: Backbone) -> Decoder:
-    if config.decoder == "fine":
-        fine = FineDecoder(block.out_channels, backbone)
+    if config.decoder != "plain":
+        fine = FineDecoder(block.out_channels, backbone, dense=config.decoder == "dense")
         if fine.levels:  # a backbone that keeps one stride has no finer maps to go through
             return fine
     return PlainDecoder(block.out_channels, backbone.output_stride, block.ends_in_convolution)

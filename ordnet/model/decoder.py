@@ -2,7 +2,7 @@
 
 The paper names low-level features as its future work: at an eighth or a sixteenth of the picture's size, a pole two
 pixels wide has no position of its own. `FineDecoder` brings the block's map back to a quarter, step by step: enlarged
-twofold, joined with the backbone's map of that size, smoothed by a depthwise 3x3 convolution.
+twofold, joined with the backbone's map of that size, smoothed by a 3x3 convolution, depthwise or dense.
 
 Enlarging is by a factor, not to a size: a position's neighbours are the same in a tile as in the whole picture, so
 pictures can be streamed exactly. At the end stand the heads: features → class scores at the features' size.
@@ -52,11 +52,15 @@ class PlainDecoder(Decoder):
 
 
 class FineDecoder(Decoder):
-    """Top-down through every map of the backbone that is finer than the block's: (B, C, h, w) → (B, width, H, W)."""
+    """Top-down through every map of the backbone that is finer than the block's: (B, C, h, w) → (B, width, H, W).
+
+    With `dense` convolutions the last step is half as wide: most of the time goes where the positions are, and there
+    mixing channels and neighbours at once is worth more than channels.
+    """
 
     ends_in_convolution = True
 
-    def __init__(self, channels: int, backbone: Backbone, width: int = 128) -> None:
+    def __init__(self, channels: int, backbone: Backbone, width: int = 128, dense: bool = False) -> None:
         super().__init__()
         self.levels, self.out_channels = _finer_levels(backbone), width
         strides = [backbone.output_stride, *(backbone.strides[level] for level in reversed(self.levels))]
@@ -64,8 +68,9 @@ class FineDecoder(Decoder):
         self.steps = nn.ModuleList()
         seen = Fraction(0)
         for level, before, after in zip(reversed(self.levels), strides, strides[1:], strict=False):
-            self.steps.append(Step(channels, backbone.channels[level], width, before // after))
-            channels = width
+            own = width // 2 if dense and after == strides[-1] else width
+            self.steps.append(Step(channels, backbone.channels[level], own, before // after, dense))
+            channels = self.out_channels = own
             # the enlarging looks one position of the coarser map aside, the 3x3 convolution one of the finer
             seen += Fraction(before + after, strides[0])
         self.reach = ceil(seen)
@@ -79,16 +84,15 @@ class FineDecoder(Decoder):
 class Step(nn.Module):
     """The coarse map (B, C, h, w) enlarged and joined with a finer one (B, C', H, W) → (B, width, H, W)."""
 
-    def __init__(self, coarse: int, fine: int, width: int, factor: int) -> None:
+    def __init__(self, coarse: int, fine: int, width: int, factor: int, dense: bool) -> None:
         super().__init__()
         self.factor = factor
         # a 1x1 convolution and a bilinear enlargement may change places: on the small map it is cheaper
         self.reduce = nn.Sequential(*conv_norm(coarse, width, 1))
         self.lateral = nn.Sequential(*conv_norm(fine, width, 1))
-        self.smooth = nn.Sequential(
-            *conv_norm(width, width, 3, groups=width), nn.ReLU(inplace=True),
-            *conv_norm(width, width, 1), nn.ReLU(inplace=True),
-        )  # fmt: skip
+        self.smooth = nn.Sequential(*conv_norm(width, width, 3, groups=1 if dense else width), nn.ReLU(inplace=True))
+        if not dense:
+            self.smooth.extend([*conv_norm(width, width, 1), nn.ReLU(inplace=True)])
 
     def forward(self, x: Tensor, finer: Tensor) -> Tensor:
         x = F.interpolate(self.reduce(x), scale_factor=float(self.factor), mode="bilinear")

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -50,15 +51,17 @@ def start_network(
     return net
 
 
-def widths_of(init: Path, config: ModelConfig, fixed: Collection[str]) -> dict[str, int | None]:
-    """The widths in which the checkpoint's network differs from the settings; those in `fixed` are not looked at.
+def widths_of(init: Path, config: ModelConfig, fixed: Collection[str]) -> dict[str, Any]:
+    """The widths and the kind of fine decoder in which the checkpoint's network differs from the settings; what is
+    `fixed` is not looked at.
 
     Which network it is (variant, backbone, patches, gate, …) stays with the settings: a recipe must train what it says.
     """
     before = checkpoint.load(find(init)).net.config
     if (before.variant, before.backbone) != (config.variant, config.backbone):
         return {}  # refused later, with what differs
-    theirs = {name: getattr(before, name) for name in WIDTHS if name not in fixed}
+    names = WIDTHS if "plain" in (before.decoder, config.decoder) else (*WIDTHS, "decoder")
+    theirs = {name: getattr(before, name) for name in names if name not in fixed}
     return {name: value for name, value in theirs.items() if value != getattr(config, name)}
 
 

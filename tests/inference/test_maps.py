@@ -116,7 +116,7 @@ def test_how_the_file_is_stored_does_not_matter(model, tmp_path, options):
         assert np.mean(file.read(1) == oracle(model, values.astype(np.uint8).transpose(1, 2, 0))) > 0.999
 
 
-@pytest.mark.parametrize("decoder", ["plain", "fine"])
+@pytest.mark.parametrize("decoder", ["plain", "dense"])
 @pytest.mark.parametrize("whole_up_to", [0, 10**9])
 def test_a_smaller_copy_is_seen_as_other_pictures_are(tmp_path, decoder, whole_up_to):
     """Scores are enlarged, not labels, whether the copy takes one pass or is streamed."""

@@ -103,11 +103,12 @@ def test_other_strides_and_the_deep_networks_edges():
     tile=st.integers(32, 90),
     align_corners=st.booleans(),
     output_stride=st.sampled_from([8, 16, 32]),
+    decoder=st.sampled_from(["fine", "dense"]),
     block=BLOCKS,
 )
-def test_the_fine_decoder_streams_exactly(height, width, tile, align_corners, output_stride, block):
+def test_the_fine_decoder_streams_exactly(height, width, tile, align_corners, output_stride, decoder, block):
     net = ordnet.build(
-        "ordnet", classes=3, backbone="mobilenet_v2", output_stride=output_stride, neck=8, decoder="fine",
+        "ordnet", classes=3, backbone="mobilenet_v2", output_stride=output_stride, neck=8, decoder=decoder,
         align_corners=align_corners, **block,
     )  # fmt: skip
     assert net.stride == 4

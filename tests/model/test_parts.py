@@ -78,7 +78,7 @@ def _toys(monkeypatch):
     monkeypatch.setitem(build.BACKBONES, "toy", lambda stride, stride_on: ToyBackbone())
 
 
-@pytest.mark.parametrize("decoder", ["plain", "fine"])
+@pytest.mark.parametrize("decoder", ["plain", "fine", "dense"])
 def test_train_save_load_stream_explain_export(tmp_path, decoder):
     settings = override(
         Settings(),
@@ -94,7 +94,7 @@ def test_train_save_load_stream_explain_export(tmp_path, decoder):
     pixels = np.random.default_rng(0).integers(0, 256, (75, 90, 3), dtype=np.uint8)
     parse = parser(pixels)
     assert parse.labels.shape == (75, 90)
-    assert parser.net.stride == (2 if decoder == "fine" else 8)
+    assert parser.net.stride == (8 if decoder == "plain" else 2)
     weights = parse.attention(40, 30).long
     assert weights.sum() == pytest.approx(1, abs=1e-4)
 

@@ -17,7 +17,7 @@ from ordnet.model import checkpoint
 from ordnet.training import state as states
 from ordnet.training.loop import train_with
 from ordnet.training.monitor import Display
-from ordnet.training.start import Averaged
+from ordnet.training.start import Averaged, widths_of
 from tests.small_data import CLASSES, small_settings, write_folder
 
 
@@ -185,6 +185,16 @@ def test_a_start_brings_its_widths_along(folder, tmp_path, capsys):
     assert ordnet.load(run.best).net.config.neck == 24
     with pytest.raises(OrdnetError, match=r"model.neck is 24 there and 16 here"):
         ordnet.train(str(recipe), out=tmp_path / "x", changes={"model.neck": 16}, init=tmp_path / "wide.safetensors")
+
+
+def test_a_start_brings_its_fine_decoder_along(tmp_path):
+    fine = ordnet.build("ordnet", classes=3, backbone="tiny", decoder="fine")
+    checkpoint.save(tmp_path / "fine.safetensors", fine, ("a", "b", "c"), [(0, 0, 0)] * 3)
+    asked = {kind: fine.config.model_copy(update={"decoder": kind}) for kind in ("plain", "fine", "dense")}
+    found = {kind: widths_of(tmp_path / "fine.safetensors", config, ()) for kind, config in asked.items()}
+    # the paper's network stays the paper's
+    assert found == {"plain": {}, "fine": {}, "dense": {"decoder": "fine"}}
+    assert widths_of(tmp_path / "fine.safetensors", asked["dense"], ("decoder",)) == {}
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------
