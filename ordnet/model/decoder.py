@@ -54,8 +54,8 @@ class PlainDecoder(Decoder):
 class FineDecoder(Decoder):
     """Top-down through every map of the backbone that is finer than the block's: (B, C, h, w) → (B, width, H, W).
 
-    With `dense` convolutions the last step is half as wide: most of the time goes where the positions are, and there
-    mixing channels and neighbours at once is worth more than channels.
+    With `dense` convolutions the last step is half as wide, which keeps its time in bounds: most goes where the
+    positions are.
     """
 
     ends_in_convolution = True

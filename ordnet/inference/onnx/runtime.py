@@ -2,7 +2,7 @@
 
 `quantised` is ONNX Runtime's static quantisation. Weights get a scale for each output channel, activations one for each
 tensor, from the ranges they have on calibration pictures. Depthwise convolutions stay in float: they have few weights
-and little to gain, and they are what costs accuracy (0.7 points of mIoU with the shipped model, docs/experiments.md).
+and little to gain, and they are what costs accuracy (0.7 points of mIoU with an earlier model, docs/experiments.md).
 Where the rest costs too much, on pictures that the ranges do not come from, all that follows the backbone stays in
 float as well.
 """
