@@ -90,8 +90,8 @@ BLOCK_SETTINGS = (
     "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
     "fusion", "similarity", "form", "project", "gate_logits", "logit_scale", "start",
 )  # fmt: skip
-WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal", "aspp", "ppm")
-"""Variants that take none of the block's settings."""
+OMNI_RANGE = ("basic-sa", "basic-sa-mr", "basic-sa-rlr", "mr", "ordnet")
+"""The variants made of the omni-range block; all others take none of its settings."""
 
 
 class TrainingConfig(Section):
@@ -212,8 +212,8 @@ def read(path: Path) -> Settings:
 def override(settings: Settings, assignments: list[str]) -> Settings:
     """Apply `section.key=value` words (values are read as YAML, so 1e-3, true, [1, 2] and null work).
 
-    A variant without a block leaves the block's settings of the recipe behind; one that is given with it is kept, and
-    refused when the network is built.
+    A variant without the omni-range block leaves the recipe's settings of it behind; one that is given with the variant
+    is kept, and refused when the network is built.
     """
     values = settings.model_dump(mode="json")
     given = set()
@@ -229,7 +229,7 @@ def override(settings: Settings, assignments: list[str]) -> Settings:
             raise OrdnetError(f"--set {assignment}: {section} has no setting {name!r}{close}; there are {known}")
         values[section][name] = _scalar(text)
         given.add(f"{section}.{name}")
-    if "model.variant" in given and values["model"]["variant"] in WITHOUT_BLOCK:
+    if "model.variant" in given and values["model"]["variant"] not in OMNI_RANGE:
         left = [name for name in BLOCK_SETTINGS if f"model.{name}" not in given]
         values["model"] |= dict.fromkeys(left)
     return parse(values, "--set")

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings, parse
+from ordnet.config import BLOCK_SETTINGS, OMNI_RANGE, Settings, parse
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset, Spread
 from ordnet.data.loader import Batch, Batches, examples
@@ -86,7 +86,7 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
         del changes["decoder"]  # the recipe's own way to a quarter of the picture's size
     elif changes["decoder"] == "plain":  # as dilated networks take it: the classifier's layer is made for small maps
         changes["backbone"] = settings.model.backbone.removesuffix("_full")
-    if changes["variant"] in WITHOUT_BLOCK:
+    if changes["variant"] not in OMNI_RANGE:
         changes |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
     return build_from(settings.model.model_copy(update=changes), classes)
 

@@ -59,7 +59,9 @@ def read_pair(dataset: Dataset, index: int) -> tuple[Image.Image, np.ndarray]:
 def size_advice(image: tuple[int, int], label: tuple[int, ...]) -> str:
     """What to do about a label of another size than its picture; both as (width, height)."""
     if image == label[::-1]:
-        return "the label fits the picture as stored, without its EXIF rotation: remove that tag, or turn the label"
+        return (
+            "the label lies on its side: if the picture has an EXIF rotation, remove that tag; otherwise turn the label"
+        )
     if 2 * abs(image[0] * label[1] - image[1] * label[0]) <= max(image):  # but for rounding
         return f"the shape is the same: scale the label to {image[0]} x {image[1]} by nearest neighbour, never smoothly"
     return "they differ in shape too: see whether this is the label of another picture, or of a part of this one"

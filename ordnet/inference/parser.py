@@ -263,7 +263,10 @@ def read(picture: Picture) -> np.ndarray:
         return np.asarray(upright_rgb(picture))
     if not isinstance(picture, str | Path) and not hasattr(picture, "read"):
         shape = tuple(getattr(picture, "shape", ()))
-        advice = f" of shape {shape}; a tensor (3, H, W) of 0..255: x.permute(1, 2, 0).byte().numpy()" if shape else ""
+        advice = ""
+        if shape:
+            turned = "x[0].permute(1, 2, 0)" if len(shape) == 4 else "x" if shape[-1] == 3 else "x.permute(1, 2, 0)"
+            advice = f" of shape {shape}; of a tensor of 0..255 it is {turned}.byte().numpy(), of 0..1 that of 255 * x"
         if isinstance(picture, list | tuple):
             advice = ": parser.many(pictures) takes several, and gives one parse after the other"
         kind = type(picture).__name__

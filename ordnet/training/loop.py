@@ -256,8 +256,8 @@ def _out_of_patience(setup: Setup) -> bool:
     if patience is None or stale < patience or progress.epoch == setup.settings.training.epochs:
         return False
     setup.display.say(
-        f"no better mIoU for {stale} epochs (training.patience): ending after epoch {progress.epoch}, "
-        f"the best was epoch {progress.best_epoch}"
+        f"no better mIoU for {stale} epoch{'s' * (stale > 1)} (training.patience): ending after epoch "
+        f"{progress.epoch}, the best was epoch {progress.best_epoch}"
     )
     return True
 

@@ -21,6 +21,7 @@ from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.parser import find_device
 from ordnet.model import checkpoint
+from ordnet.model.build import SCRATCH
 from ordnet.model.network import Network
 from ordnet.training import state as states
 from ordnet.training.environment import describe
@@ -181,7 +182,7 @@ def prepare(
     net = start_network(model, train_set.classes.names, start, training.seed, origin.append)
     for words in origin:
         display.say(words)
-    if not (settings.model.weights or init or found or settings.model.backbone == "tiny"):
+    if not (settings.model.weights or init or found or settings.model.backbone in SCRATCH):
         display.say(f"{settings.model.backbone} starts at random: model.weights names no file, and there is no --init")
     if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
         net = synchronise_norms(net)

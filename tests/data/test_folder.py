@@ -375,7 +375,7 @@ def test_sizes_that_differ_carry_advice(maker):
     for index, words in enumerate(
         (
             r"scale the label to 30 x 20 by nearest neighbour",
-            "EXIF rotation: remove that tag",
+            "EXIF rotation, remove that tag; otherwise turn the label",
             "label of another picture",
         )
     ):
