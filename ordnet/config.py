@@ -58,12 +58,12 @@ class ModelConfig(Section):
     """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
     .safetensors or .pth, or hf:user/name[@revision][/file] on the Hugging Face hub; `none`, or nothing, is random."""
     output_stride: int | None = Field(default=None, gt=0)
-    """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
+    """How much smaller the features are than the picture: 8, 16 or 32, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
-    decoder: Literal["plain", "fine", "dense"] = "plain"
+    decoder: str = "plain"
     """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
     backbone's finer maps to a quarter of the picture's size; `dense` is the same with dense 3x3 convolutions."""
     auxiliary: bool = False

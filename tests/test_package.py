@@ -121,8 +121,8 @@ def test_nobody_outside_model_asks_for_the_class_of_a_part():
         if path.relative_to(PACKAGE).parts[0] != "model"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Compare)
-        and any(isinstance(side, ast.Attribute) and side.attr in ("variant", "backbone") for side in ast.walk(node))
-        and any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in ast.walk(node))
+        and any(getattr(side, "attr", "") in ("variant", "backbone") for side in (node.left, *node.comparators))
+        and any(isinstance(getattr(side, "value", None), str) for side in (node.left, *node.comparators))
     ]
     assert not compared, "by name is no better"
 

@@ -139,7 +139,7 @@ class Prediction:
         def parsed(picture: Listed) -> "Future[None] | None":
             if not force and self.is_done(picture):
                 return None
-            about = self._about(picture)  # of the picture as it is before it is read
+            about = self._about(picture)  # the picture's state before it is read
             is_map = "map" in about
             share = 1.0 if is_map else self._share_of_memory(picture)
             room.enter(share)

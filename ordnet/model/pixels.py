@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 
-# of ImageNet, which public backbones were trained with
+# ImageNet's, which public backbones were trained with
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 

@@ -55,8 +55,8 @@ def total_loss(
     if auxiliary is not None and settings.auxiliary > 0:
         loss = cross_entropy(auxiliary, labels, pixels, weights)
         losses["auxiliary"] = settings.auxiliary, loss
-    if not losses.keys() & {"cross_entropy", "lovasz"}:
-        raise OrdnetError("training.cross_entropy and training.lovasz are both 0: give one of them a weight")
+    if not losses.keys() - {"auxiliary"}:
+        raise OrdnetError("no loss has a weight: give training.cross_entropy or training.lovasz one above 0")
     total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
     return total, {name: loss.detach() for name, (_, loss) in losses.items()}
 
