@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
@@ -18,9 +17,9 @@ from ordnet.inference.onnx.runtime import library, session
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import WHOLE_UP_TO, Picture, name_of, read, read_ahead, refuse_too_many_scores
 from ordnet.inference.stream import Progress
-from ordnet.inference.upsample import best_classes, held, numbers, resized
+from ordnet.inference.upsample import RowMap, best_classes, held, numbers, resized, whole_map
 from ordnet.model.card import read_facts
-from ordnet.model.pixels import LongSide, long_side_of, seen_by
+from ordnet.model.pixels import LongSide, Seen, long_side_of, seen_by
 from ordnet.picture.overlay import Colour
 
 _LONGEST_LEAST = 4096
@@ -93,20 +92,21 @@ class OnnxParser:
         height, width = pixels.shape[:2]
         refuse_too_many_scores(len(self.classes), height, width)
         seen = seen_by(pixels, self.long_side, self._least_side)
-        small = self._small_scores(seen.pixels)
-        scores = F.interpolate(small, seen.size, mode="bilinear", align_corners=self._align_corners)
-        return scores[0, :, :height, :width].numpy()
+        return whole_map(self._scores(seen))[0, :, :height, :width].numpy()
 
     def _parse(self, pixels: np.ndarray, name: str, confidence: bool) -> Parse:
         height, width = pixels.shape[:2]
         seen = seen_by(pixels, self.long_side, self._least_side)
         sure = np.empty(seen.size, np.float16) if confidence else None
-        full = resized(held(self._small_scores(seen.pixels)), *seen.size, self._align_corners)
-        labels = best_classes(full, sure)[:height, :width]
+        labels = best_classes(self._scores(seen), sure)[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels),
             None if sure is None else sure[:height, :width], _no_attention,
         )  # fmt: skip
+
+    def _scores(self, seen: Seen) -> RowMap:
+        """Scores at the picture's size, whose rows are made when they are asked for."""
+        return resized(held(self._small_scores(seen.pixels)), *seen.size, self._align_corners)
 
     def _small_scores(self, pixels: np.ndarray) -> Tensor:
         """RGB (H, W, 3) uint8 → scores (1, K, h, w) at the features' size. All classes at the picture's size would take
