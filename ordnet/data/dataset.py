@@ -149,8 +149,8 @@ class FileDataset:
             if not zero:
                 return "; if your labels count from 1, write `ignore` as the first line of classes.txt"
             return (
-                f"; if {len(self.classes)} is one more class, add its name at the end of classes.txt; if 0 is none, write "
-                "`ignore` as its first line"
+                f"; if {len(self.classes)} is one more class, add its name at the end of classes.txt; if 0 is none, "
+                "write `ignore` as its first line"
             )
         if len(error.values) >= _SMOOTH:
             return (
