@@ -125,6 +125,9 @@ class TrainingConfig(Section):
     class_weights: tuple[float, ...] | Literal["auto"] | None = None
     """The cross-entropy's weights, one number per class, or `auto`, which counts the training labels and makes rare
     classes weigh more. Without it all classes weigh the same."""
+    class_weights_fade: float = Field(default=0.0, ge=0, le=1)
+    """How far the weights go back to 1 over the run: rare classes are found early, and not seen everywhere later. Their
+    power falls from 1 at the first step to 1 minus this at the last."""
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
     mixed_precision: bool = True

@@ -37,6 +37,7 @@ from ordnet.model.network import Network, folded, for_inference, labels_at
 from ordnet.model.pixels import normalise
 from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory
+from ordnet.training.loss import faded
 from ordnet.training.monitor import SAMPLES, watch
 from ordnet.training.start import Averaged, freeze_norms
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
@@ -124,7 +125,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         if training.freeze_norm:
             freeze_norms(net)
         set_rate(optimizer, spent, cell.seconds, training)
-        parts = take_step(accelerator, model, optimizer, next(stream), training, step)
+        now = faded(training, spent / cell.seconds)
+        parts = take_step(accelerator, model, optimizer, next(stream), now, step)
         step += 1
         if averaged:
             averaged.update(net, step)

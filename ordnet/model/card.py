@@ -26,7 +26,7 @@ _LONGEST_NAME = 300
 """Characters of a class name; lines of classes.txt are as long."""
 _TABLES = ("per_class_iou", "miou_by_range")
 _RANGES = {
-    **dict.fromkeys(("long_side", "base_size", "crop"), (1, 100_000)),
+    **dict.fromkeys(("long_side", "least_long_side", "base_size", "crop"), (1, 100_000)),
     **dict.fromkeys(("miou", "pixel_accuracy", *_TABLES), (0, 1)),
     "images": (0, 1e12),
 }

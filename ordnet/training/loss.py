@@ -68,6 +68,15 @@ def class_weights_of(settings: TrainingConfig) -> tuple[float, ...] | None:
     return settings.class_weights
 
 
+def faded(settings: TrainingConfig, done: float) -> TrainingConfig:
+    """The settings with the class weights as they are when the part `done` (0 to 1) of the run is over."""
+    weights = class_weights_of(settings)
+    if weights is None or settings.class_weights_fade == 0:
+        return settings
+    power = 1 - settings.class_weights_fade * min(done, 1.0)
+    return settings.model_copy(update={"class_weights": tuple(weight**power if weight else 0.0 for weight in weights)})
+
+
 def cross_entropy(
     scores: Tensor, labels: Tensor, pixels: Tensor | float, class_weights: tuple[float, ...] | None = None
 ) -> Tensor:

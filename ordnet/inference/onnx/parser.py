@@ -19,7 +19,7 @@ from ordnet.inference.parser import WHOLE_UP_TO, Picture, name_of, read, read_ah
 from ordnet.inference.stream import Progress
 from ordnet.inference.upsample import RowMap, best_classes, held, numbers, resized, whole_map
 from ordnet.model.card import read_facts
-from ordnet.model.pixels import LongSide, Seen, long_side_of, seen_by
+from ordnet.model.pixels import LongSide, Seen, known_size, seen_by
 from ordnet.picture.overlay import Colour
 
 _LONGEST_LEAST = 4096
@@ -71,11 +71,16 @@ class OnnxParser:
         self.classes: tuple[str, ...]
         self.colours: tuple[Colour, ...]
         self.classes, self.colours, known = read_facts(facts, self.path)
-        self.long_side = long_side_of(long_side, known)
+        self.known_size = known_size(long_side, known)
         try:
             self._session = session(model.SerializeToString())
         except Exception as error:  # the runtime's errors have no common class of their own
             raise OrdnetError(f"{self.path}: ONNX Runtime cannot read it ({_first_line(error)})") from None
+
+    @property
+    def long_side(self) -> int | None:
+        """The long side that larger pictures are brought to."""
+        return self.known_size.most
 
     def __call__(self, picture: Picture, progress: Progress | None = None, confidence: bool = False) -> Parse:
         """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` is for Parser's sake: one pass
@@ -91,12 +96,12 @@ class OnnxParser:
         pixels = read(picture)
         height, width = pixels.shape[:2]
         refuse_too_many_scores(len(self.classes), height, width)
-        seen = seen_by(pixels, self.long_side, self._least_side)
+        seen = seen_by(pixels, self.known_size, self._least_side)
         return whole_map(self._scores(seen))[0, :, :height, :width].numpy()
 
     def _parse(self, pixels: np.ndarray, name: str, confidence: bool) -> Parse:
         height, width = pixels.shape[:2]
-        seen = seen_by(pixels, self.long_side, self._least_side)
+        seen = seen_by(pixels, self.known_size, self._least_side)
         sure = np.empty(seen.size, np.float16) if confidence else None
         labels = best_classes(self._scores(seen), sure)[:height, :width]
         return Parse(
