@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ordnet.commands.predict import LongSide
 from ordnet.errors import OrdnetError
 
 if TYPE_CHECKING:
@@ -28,14 +29,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Draw the confusion matrix into this PNG file.")] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave unreadable pictures out.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps …; a GPU without it, where there is one.")] = None,
-    long_side: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PIXELS|own",
-            help="How large the network sees larger pictures; own leaves every picture at its own size. Without it the "
-            "size that the model was trained for.",
-        ),
-    ] = None,
+    long_side: LongSide = None,
     without: Annotated[
         str | None,
         typer.Option(

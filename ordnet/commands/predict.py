@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from ordnet.inference.explain import Attention
     from ordnet.inference.prediction import Prediction, VideoPrediction
 
+LongSide = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PIXELS|own",
+        help="How large the network sees larger pictures; own leaves every picture at its own size. Without it the "
+        "size that the model was trained for.",
+    ),
+]
+
 
 def predict(
     model: Annotated[
@@ -43,14 +52,7 @@ def predict(
     whole_up_to: Annotated[
         float, typer.Option(min=0, metavar="MEGAPIXELS", help="Larger pictures are streamed through the network.")
     ] = 4,
-    long_side: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PIXELS|own",
-            help="How large the network sees larger pictures; own leaves every picture at its own size. Without it the "
-            "size that the model was trained for.",
-        ),
-    ] = None,
+    long_side: LongSide = None,
     bands: Annotated[
         str | None,
         typer.Option(metavar="R,G,B", help="Maps: the bands to see, counted from 1; a single one is grey."),
