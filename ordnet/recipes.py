@@ -286,9 +286,8 @@ def street() -> Recipe:
     """The model of that name which comes with the package, its last weights: val is no test here, CamVid's test is."""
     recipe = changed(
         folder_default(), "street", "the model that comes along: CamVid's train + val, 11 classes, averaged weights",
-        data={"jitter": 0.4, "split": "trainval"},
-        model={"decoder": "fine"},
-        training={"epochs": 30, "crop": 320, "ema": 0.998, "block_rate": 1.0},
+        data={"jitter": 0.4, "split": "trainval", "scale": (0.8, 2.5)},
+        training={"epochs": 44, "crop": 352, "ema": 0.998},
     )  # fmt: skip
     return replace(
         recipe,
