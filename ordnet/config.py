@@ -58,12 +58,12 @@ class ModelConfig(Section):
     """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
     .safetensors or .pth, or hf:user/name[@revision][/file] on the Hugging Face hub; `none`, or nothing, is random."""
     output_stride: int | None = Field(default=None, gt=0)
-    """How much smaller the features are than the picture: 8 or 16, tiny 4, timm models what they can; 8 without it
+    """How much smaller the features are than the picture: 8, 16 or 32, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
-    decoder: Literal["plain", "fine", "dense"] = "plain"
+    decoder: str = "plain"
     """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
     backbone's finer maps to a quarter of the picture's size; `dense` is the same with dense 3x3 convolutions."""
     auxiliary: bool = False
@@ -90,8 +90,8 @@ BLOCK_SETTINGS = (
     "key_channels", "value_channels", "patches", "branches", "gate", "gate_norm", "gate_sum",
     "fusion", "similarity", "form", "project", "gate_logits", "logit_scale", "start",
 )  # fmt: skip
-WITHOUT_BLOCK = ("dilated-fcn", "interlaced", "danet", "nonlocal", "aspp", "ppm")
-"""Variants that take none of the block's settings."""
+OMNI_RANGE = ("basic-sa", "basic-sa-mr", "basic-sa-rlr", "mr", "ordnet")
+"""The variants made of the omni-range block; all others take none of its settings."""
 
 
 class TrainingConfig(Section):
@@ -125,6 +125,9 @@ class TrainingConfig(Section):
     class_weights: tuple[float, ...] | Literal["auto"] | None = None
     """The cross-entropy's weights, one number per class, or `auto`, which counts the training labels and makes rare
     classes weigh more. Without it all classes weigh the same."""
+    class_weights_fade: float = Field(default=0.0, ge=0, le=1)
+    """How far the weights go back to 1 over the run: rare classes are found early, and not seen everywhere later. Their
+    power falls from 1 at the first step to 1 minus this at the last."""
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
     mixed_precision: bool = True
@@ -212,8 +215,8 @@ def read(path: Path) -> Settings:
 def override(settings: Settings, assignments: list[str]) -> Settings:
     """Apply `section.key=value` words (values are read as YAML, so 1e-3, true, [1, 2] and null work).
 
-    A variant without a block leaves the block's settings of the recipe behind; one that is given with it is kept, and
-    refused when the network is built.
+    A variant without the omni-range block leaves the recipe's settings of it behind; one that is given with the variant
+    is kept, and refused when the network is built.
     """
     values = settings.model_dump(mode="json")
     given = set()
@@ -229,7 +232,7 @@ def override(settings: Settings, assignments: list[str]) -> Settings:
             raise OrdnetError(f"--set {assignment}: {section} has no setting {name!r}{close}; there are {known}")
         values[section][name] = _scalar(text)
         given.add(f"{section}.{name}")
-    if "model.variant" in given and values["model"]["variant"] in WITHOUT_BLOCK:
+    if "model.variant" in given and values["model"]["variant"] not in OMNI_RANGE:
         left = [name for name in BLOCK_SETTINGS if f"model.{name}" not in given]
         values["model"] |= dict.fromkeys(left)
     return parse(values, "--set")

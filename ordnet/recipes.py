@@ -232,7 +232,7 @@ def folder_default() -> Recipe:
             ),
             training=TrainingConfig(
                 epochs=30, batch_size=8, crop=256, optimizer="adamw", rate=0.001, head_rate=4.0, block_rate=0.1,
-                weight_decay=0.01, loss_at="sample", class_weights="auto",
+                weight_decay=0.01, loss_at="sample", class_weights="auto", class_weights_fade=0.7,
             ),
         ),
         "folder:PATH",

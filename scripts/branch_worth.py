@@ -29,7 +29,7 @@ from ordnet.files import write_atomically, write_text
 from ordnet.inference.parser import find
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
-from ordnet.model.pixels import long_side_of
+from ordnet.model.pixels import KnownSize, known_size
 from ordnet.picture.grid import Cell, cell_size, fitted, grid
 from ordnet.picture.overlay import connected, overlay
 
@@ -72,7 +72,7 @@ def region_recalls(truth: np.ndarray, labels: np.ndarray) -> dict[str, list[floa
     return found
 
 
-def score(net: Network, dataset: Dataset, long_side: int | None) -> Scored:
+def score(net: Network, dataset: Dataset, known: KnownSize) -> Scored:
     recalls: dict[str, list[float]] = {size: [] for size in SIZES}
     right: dict[int, float] = {}
 
@@ -83,13 +83,13 @@ def score(net: Network, dataset: Dataset, long_side: int | None) -> Scored:
         for size, values in region_recalls(truth, labels).items():
             recalls[size] += values
 
-    return Scored(evaluate_network(net, dataset, look=look, long_side=long_side), recalls, right)
+    return Scored(evaluate_network(net, dataset, look=look, known=known), recalls, right)
 
 
-def score_parts(net: Network, dataset: Dataset, long_side: int | None) -> dict[str, Scored]:
+def score_parts(net: Network, dataset: Dataset, known: KnownSize) -> dict[str, Scored]:
     """The network as it is ("whole"), and without each part that its block has."""
     print("as it is …", file=sys.stderr)
-    found, block = {"whole": score(net, dataset, long_side)}, net.block
+    found, block = {"whole": score(net, dataset, known)}, net.block
     for part, words in PARTS.items():
         try:
             net.block = block.without(part)
@@ -97,7 +97,7 @@ def score_parts(net: Network, dataset: Dataset, long_side: int | None) -> dict[s
             continue
         print(f"without {words} …", file=sys.stderr)
         try:
-            found[part] = score(net, dataset, long_side)
+            found[part] = score(net, dataset, known)
         finally:
             net.block = block
     if len(found) == 1:
@@ -138,7 +138,7 @@ def tables(found: dict[str, Scored]) -> tuple[str, dict[str, Any]]:
     return "\n".join(lines) + "\n", plain
 
 
-def draw(path: Path, net: Network, dataset: Dataset, found: dict[str, Scored], long_side: int | None) -> None:
+def draw(path: Path, net: Network, dataset: Dataset, found: dict[str, Scored], known: KnownSize) -> None:
     """The pictures that lose most without one branch: picture, truth, whole network, without the branch."""
     whole, rows, block = found["whole"], [], net.block
     chosen = [
@@ -150,9 +150,9 @@ def draw(path: Path, net: Network, dataset: Dataset, found: dict[str, Scored], l
     colours = dataset.classes.colours
     cell = cell_size([dataset.image(index).size for _, index in chosen], 4)
     for part, index in chosen:
-        with_block = parsed(net, dataset, index, long_side)
+        with_block = parsed(net, dataset, index, known)
         net.block = block.without(part)
-        less = parsed(net, dataset, index, long_side)
+        less = parsed(net, dataset, index, known)
         net.block = block
         photo = fitted(np.asarray(dataset.image(index)), cell)
         truth, with_it, without_it = (fitted(array, cell) for array in (dataset.label(index), with_block, less))
@@ -173,10 +173,10 @@ def draw(path: Path, net: Network, dataset: Dataset, found: dict[str, Scored], l
     write_atomically(path, sheet.save)
 
 
-def parsed(net: Network, dataset: Dataset, index: int, long_side: int | None) -> np.ndarray:
+def parsed(net: Network, dataset: Dataset, index: int, known: KnownSize) -> np.ndarray:
     """The class ids (H, W) of one picture."""
     kept: list[np.ndarray] = []
-    evaluate_network(net, One(dataset, index), look=lambda *shown: kept.append(shown[3]), long_side=long_side)
+    evaluate_network(net, One(dataset, index), look=lambda *shown: kept.append(shown[3]), known=known)
     return kept[0]
 
 
@@ -208,13 +208,13 @@ def main(words: list[str] | None = None) -> None:
     loaded = checkpoint.load(find(given.model))
     dataset = open_dataset(given.data, given.split)
     refuse_other_classes(loaded.classes, dataset.classes.names)
-    long_side = long_side_of(None, loaded.about)
-    found = score_parts(loaded.net, dataset, long_side)
+    known = known_size(None, loaded.about)
+    found = score_parts(loaded.net, dataset, known)
     text, plain = tables(found)
     given.out.mkdir(parents=True, exist_ok=True)
     write_text(given.out / "table.md", text)
     write_text(given.out / "table.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
-    draw(given.out / "pictures.png", loaded.net, dataset, found, long_side)
+    draw(given.out / "pictures.png", loaded.net, dataset, found, known)
     print(text)
 
 

@@ -115,6 +115,16 @@ def test_nobody_outside_model_asks_for_the_class_of_a_part():
         and concrete & {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
     ]
     assert not asked
+    compared = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] != "model"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare)
+        and any(getattr(side, "attr", "") in ("variant", "backbone") for side in (node.left, *node.comparators))
+        and any(isinstance(getattr(side, "value", None), str) for side in (node.left, *node.comparators))
+    ]
+    assert not compared, "by name is no better"
 
 
 def test_every_part_has_a_layer():

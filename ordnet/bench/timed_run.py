@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings, parse
+from ordnet.config import BLOCK_SETTINGS, OMNI_RANGE, Settings, parse
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset, Spread
 from ordnet.data.loader import Batch, Batches, examples
@@ -37,6 +37,7 @@ from ordnet.model.network import Network, folded, for_inference, labels_at
 from ordnet.model.pixels import normalise
 from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory
+from ordnet.training.loss import faded
 from ordnet.training.monitor import SAMPLES, watch
 from ordnet.training.start import Averaged, freeze_norms
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
@@ -86,7 +87,7 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
         del changes["decoder"]  # the recipe's own way to a quarter of the picture's size
     elif changes["decoder"] == "plain":  # as dilated networks take it: the classifier's layer is made for small maps
         changes["backbone"] = settings.model.backbone.removesuffix("_full")
-    if changes["variant"] in WITHOUT_BLOCK:
+    if changes["variant"] not in OMNI_RANGE:
         changes |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
     return build_from(settings.model.model_copy(update=changes), classes)
 
@@ -124,7 +125,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         if training.freeze_norm:
             freeze_norms(net)
         set_rate(optimizer, spent, cell.seconds, training)
-        parts = take_step(accelerator, model, optimizer, next(stream), training, step)
+        now = faded(training, spent / cell.seconds)
+        parts = take_step(accelerator, model, optimizer, next(stream), now, step)
         step += 1
         if averaged:
             averaged.update(net, step)

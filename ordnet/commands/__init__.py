@@ -13,8 +13,7 @@ import ordnet
 from ordnet.commands import bench, data, models
 from ordnet.commands.evaluate import compare, evaluate, submit
 from ordnet.commands.models import export, recipes
-from ordnet.commands.predict import explain, predict
-from ordnet.commands.serve import serve
+from ordnet.commands.predict import explain, predict, serve
 from ordnet.commands.train import ablate, demo, train
 from ordnet.errors import OrdnetError
 

@@ -81,7 +81,7 @@ def _bar() -> Iterator[Callable[[int, int], object]]:
 def _print(figures: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from ordnet.evaluation.confusion import remarks
+    from ordnet.evaluation.confusion import classes_words, remarks
     from ordnet.progress import plain_console
 
     details = ", ".join(
@@ -100,9 +100,8 @@ def _print(figures: dict[str, Any]) -> None:
     for name in figures["per_class_iou"]:
         table.add_row(name, *(_number(figures[f"per_class_{key}"][name]) for key in columns.values()))
     table.add_section()
-    averaged = f"{figures['miou_classes']} of {len(figures['per_class_iou'])} classes"
     totals = {
-        f"mIoU over {averaged}": figures["miou"],
+        f"mIoU over {classes_words(figures)}": figures["miou"],
         **{f"mIoU, {name} range": value for name, value in figures.get("miou_by_range", {}).items()},
         "pixel accuracy": figures["pixel_accuracy"],
         "mean accuracy": figures["mean_accuracy"],

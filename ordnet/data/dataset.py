@@ -59,7 +59,9 @@ def read_pair(dataset: Dataset, index: int) -> tuple[Image.Image, np.ndarray]:
 def size_advice(image: tuple[int, int], label: tuple[int, ...]) -> str:
     """What to do about a label of another size than its picture; both as (width, height)."""
     if image == label[::-1]:
-        return "the label fits the picture as stored, without its EXIF rotation: remove that tag, or turn the label"
+        return (
+            "the label lies on its side: if the picture has an EXIF rotation, remove that tag; otherwise turn the label"
+        )
     if 2 * abs(image[0] * label[1] - image[1] * label[0]) <= max(image):  # but for rounding
         return f"the shape is the same: scale the label to {image[0]} x {image[1]} by nearest neighbour, never smoothly"
     return "they differ in shape too: see whether this is the label of another picture, or of a part of this one"
@@ -134,16 +136,22 @@ class FileDataset:
         return self.read(self.labels[index])
 
     def label(self, index: int) -> np.ndarray:
+        raw = self.raw(index)
         try:
-            return self.rule.encode(self.raw(index))
+            return self.rule.encode(raw)
         except OutsideClasses as error:
-            advice = self._advice(error) if self.name in ("folder", "tar") else ""
+            advice = self._advice(error, bool((raw == 0).any())) if self.name in ("folder", "tar") else ""
             raise OutsideClasses(error.values, error.expected, self.labels[index], advice) from None
 
-    def _advice(self, error: OutsideClasses) -> str:
-        """The commonest mistakes in labels of one's own."""
+    def _advice(self, error: OutsideClasses, zero: bool) -> str:
+        """The commonest mistakes in labels of one's own; `zero` is whether this one holds 0."""
         if set(error.values) == {len(self.classes)} and IGNORE in error.expected:
-            return "; if your labels count from 1, write `ignore` as the first line of classes.txt"
+            if not zero:
+                return "; if your labels count from 1, write `ignore` as the first line of classes.txt"
+            return (
+                f"; if {len(self.classes)} is one more class, add its name at the end of classes.txt; if 0 is none, "
+                "write `ignore` as its first line"
+            )
         if len(error.values) >= _SMOOTH:
             return (
                 "; so many values come from smoothing: save masks with hard edges, and shrink or enlarge them by "

@@ -56,7 +56,10 @@ def open_split(path: str | None, split: str) -> FileDataset:
         ids = parts[split]
     else:
         there = ", ".join(sorted(file.name for file in root.glob("*.txt") if file.name != "classes.txt")) or "none"
-        raise OrdnetError(f"folder: no list {root / f'{split}.txt'} for the split {split!r}; there are: {there}")
+        advice = ": write it, or remove the other to have both parts chosen" if split in ("train", "val") else ""
+        raise OrdnetError(
+            f"folder: no list {root / f'{split}.txt'} for the split {split!r}; there are: {there}{advice}"
+        )
     return whole.dataset(split, ids, notes)
 
 
@@ -166,6 +169,12 @@ class _Folder:
             f"{self.root} has no train.txt and val.txt: {len(parts['train']):,} {are} for training and "
             f"{len(parts['val']):,} for validation, chosen by a hash of their ids, {how}"
         ]
+        for what, without, keys in (
+            ("pictures", "label", self.images.paths.keys() - self.labels.paths.keys() - tests),
+            ("labels", "picture", self.labels.paths.keys() - self.images.paths.keys()),
+        ):
+            if keys:
+                notes.append(f"{what} without a {without} of their name are left out: {first_few(sorted(keys))}")
         if present:
             names = self.listed.classes.names
             holders = [sum(class_id in classes for classes in present) for class_id in range(len(names))]
@@ -176,7 +185,11 @@ class _Folder:
         return parts, tuple(notes)
 
     def _too_few(self, count: int) -> str:
-        strange = f"; images/ holds {unreadable_words(self.images.unreadable)}" if self.images.unreadable else ""
+        strange = ""
+        if not count and self.images.paths and self.labels.paths:
+            strange = f"; the first are {min(self.images.paths)!r} and {min(self.labels.paths)!r}"
+        if self.images.unreadable:
+            strange += f"; images/ holds {unreadable_words(self.images.unreadable)}"
         return (
             f"{self.root} has {len(self.images.paths):,} pictures in images/ and {len(self.labels.paths):,} labels in "
             f"labels/; {count} of them share their names, endings aside, and at least 2 are needed{strange}\n{TREE}"

@@ -204,11 +204,6 @@ def long_sides(dataset: Dataset) -> list[int]:
     return sides
 
 
-def usual_long_side(sides: Sequence[int]) -> int | None:
-    """How long the larger pictures are: 95 of 100 are no longer. None where none was read."""
-    return int(np.quantile(sides, 0.95, method="lower")) if sides else None
-
-
 @dataclass(frozen=True)
 class Correlation:
     """The mean over many label maps, each cut into patches x patches parts that are ordered by rows."""

@@ -170,8 +170,14 @@ def miou_words(figures: dict[str, Any]) -> str:
         return "mIoU – (no pixel counts)"
     words = f"mIoU {figures['miou']:.4f}"
     if "miou_classes" in figures:
-        words += f" over {figures['miou_classes']} of {_count(len(figures['per_class_iou']), 'class', 'classes')}"
+        words += f" over {classes_words(figures)}"
     return words
+
+
+def classes_words(figures: dict[str, Any]) -> str:
+    """ "7 of 8 classes": those that the mean is over."""
+    total = len(figures["per_class_iou"])
+    return f"{figures['miou_classes']} of {total} {'class' if total == 1 else 'classes'}"
 
 
 def other_rule(figures: dict[str, Any]) -> str:
@@ -192,9 +198,11 @@ def remarks(figures: dict[str, Any], limit: int = 8) -> list[str]:
     absent, total = figures["absent_classes"], len(figures["per_class_iou"])
     present = total - len(absent)
     if absent and present > 0:
+        wrong = [name for name in absent if figures["per_class_iou"][name] is not None]
         found.append(
             f"not in the labels of {figures['split']}, so that nothing is known of {_them(absent)}: "
             f"{_listed(absent, limit)}"
+            + (f"; predicted all the same, which counts as 0 in the mean: {_listed(wrong, limit)}" if wrong else "")
         )
     if present == 0:
         found.append(f"no pixel of {figures['split']} counts: there is nothing to score")
@@ -214,7 +222,3 @@ def _listed(names: Sequence[str], limit: int) -> str:
 
 def _them(names: Sequence[str]) -> str:
     return "it" if len(names) == 1 else "them"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

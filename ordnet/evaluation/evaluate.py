@@ -29,7 +29,7 @@ from ordnet.inference.parser import Parser, find, find_device, load
 from ordnet.inference.protocols import Protocol
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
-from ordnet.model.pixels import LongSide, long_side_of
+from ordnet.model.pixels import KnownSize, LongSide, known_size
 from ordnet.progress import OnProgress
 
 _SIDE = 640
@@ -143,7 +143,7 @@ def evaluate(
         classes, how = loaded.classes, protocols.protocol_of(protocol, loaded.about)
         if without:
             loaded.net.block = loaded.net.block.without(without)
-        label = _labeller(loaded.net.to(on), how, on, long_side_of(long_side, loaded.about))
+        label = _labeller(loaded.net.to(on), how, on, known_size(long_side, loaded.about))
     dataset = open_dataset(data, split)
     refuse_other_classes(classes, dataset.classes.names)
     started = _join_processes()
@@ -168,24 +168,27 @@ def evaluate_network(
     progress: Callable[[int], object] = lambda done: None,
     skip_broken: bool = False,
     look: Look | None = None,
-    long_side: int | None = None,
+    known: KnownSize = KnownSize(),  # noqa: B008
 ) -> Evaluation:
     """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
 
-    `look` is shown every picture of this process's share. Pictures much larger than `long_side` are seen smaller.
+    `look` is shown every picture of this process's share. Pictures far from the size that is `known` are seen at that.
     """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
     how = Protocol(protocol) if isinstance(protocol, str) else protocol
-    return _evaluate(_labeller(net, how, device, long_side), dataset, how, device, workers, progress, skip_broken, look)
+    return _evaluate(_labeller(net, how, device, known), dataset, how, device, workers, progress, skip_broken, look)
 
 
-def _labeller(net: Network, protocol: Protocol, device: torch.device | None, long_side: int | None) -> Label:
+def _labeller(net: Network, protocol: Protocol, device: torch.device | None, known: KnownSize) -> Label:
     """What `predict` does with a picture: small ones are continued, large ones streamed."""
     if protocol.name == "encnet":
-        long_side = None  # it has a base size of its own
+        known = KnownSize()  # it has a base size of its own
     where = device or next(net.parameters()).device
-    return partial(_parsed, Parser(net, (), (), device=str(where), protocol=protocol, long_side=long_side))
+    most, least = known
+    return partial(
+        _parsed, Parser(net, (), (), device=str(where), protocol=protocol, long_side=most, least_long_side=least)
+    )
 
 
 def _parsed(parser: Parser | OnnxParser, image: torch.Tensor) -> np.ndarray:

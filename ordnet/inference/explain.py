@@ -19,7 +19,7 @@ from ordnet.inference.upsample import Places
 from ordnet.model.branches import Patch, patch_grid
 from ordnet.model.network import Network
 from ordnet.model.parts import Rows
-from ordnet.model.pixels import fitted, padded, to_input
+from ordnet.model.pixels import KnownSize, fitted, padded, to_input
 from ordnet.picture.attention_map import (
     LIGHT,
     SHARES,
@@ -186,12 +186,12 @@ class Explainer:
         net: Network,
         pixels: np.ndarray,
         whole_up_to: int | None = None,
-        long_side: int | None = None,
+        known: KnownSize = KnownSize(),  # noqa: B008
         features: Tensor | None = None,
     ) -> None:
-        """`pixels` upright RGB (H, W, 3) uint8. A picture much larger than `long_side`, or of more than `whole_up_to`
-        pixels, is made smaller first: positions are given in its own pixels all the same, and the result's `scale` says
-        how much smaller.
+        """`pixels` upright RGB (H, W, 3) uint8. A picture that is far from the size that is known is brought to
+        it, one of more than `whole_up_to` pixels is made smaller: positions are given in its own pixels all the same,
+        and the result's `scale` says how much smaller.
 
         `features` (1, C, h, w) is the block's input, where a pass over the picture has been made already.
         """
@@ -199,7 +199,7 @@ class Explainer:
         if reason:
             raise OrdnetError(reason)
         self.pixels = pixels
-        copy = _reduced(fitted(pixels, long_side), whole_up_to, net.least_side)
+        copy = _reduced(fitted(pixels, known), whole_up_to, net.least_side)
         self.scale = (copy[..., 0].size / pixels[..., 0].size) ** 0.5
         ready = padded(copy, net.least_side)
         with torch.inference_mode():

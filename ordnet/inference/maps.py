@@ -26,7 +26,7 @@ from ordnet.inference.coco import write_polygons
 from ordnet.inference.parse import Parse, file_of
 from ordnet.inference.stream import Progress
 from ordnet.model.parts import Area, tiles
-from ordnet.model.pixels import fitted_size
+from ordnet.model.pixels import KnownSize, fitted_size
 from ordnet.picture.overlay import QUICK_PNG, Colour
 
 FORMS = ("labels", "palette", "overlay", "beside", "polygons")
@@ -102,7 +102,7 @@ def _label_parts(
 ) -> Iterator[tuple[Area, np.ndarray]]:
     """Areas that begin at multiples of BLOCK, and their class ids."""
     height, width, _ = raster.shape
-    small = fitted_size(height, width, long_side)
+    small = fitted_size(height, width, KnownSize(long_side))
     if parser.streams and min(small) >= parser.least_side:
         seen = raster if small == (height, width) else Smaller(raster, *small)
         yield from parser.label_parts(seen, (height, width), BLOCK, progress)
@@ -112,7 +112,7 @@ def _label_parts(
             f"{raster.path} has {width:,} x {height:,} px: so large a picture takes a checkpoint and the protocol whole"
         )
     at_scale = copy.copy(parser)
-    at_scale.long_side = long_side
+    at_scale.known_size = KnownSize(long_side)
     everywhere = (slice(0, height), slice(0, width))
     yield everywhere, at_scale(raster[everywhere], progress).labels
 
@@ -191,7 +191,7 @@ def _pieces(labels: Raster) -> Iterator[tuple[np.ndarray, Any]]:
 
 def _look(parser: Any, raster: Raster, labels: Path, name: str) -> Parse:
     """The map and its labels at a size that people can look at."""
-    height, width = fitted_size(*raster.shape[:2], _LOOK)
+    height, width = fitted_size(*raster.shape[:2], KnownSize(_LOOK))
     everywhere = (slice(0, height), slice(0, width))
     with Raster(labels) as file:
         ids = file.file.read(1, out_shape=(height, width))

@@ -21,7 +21,7 @@ from ordnet.model import checkpoint
 from ordnet.model.card import find as find
 from ordnet.model.network import Network, for_inference
 from ordnet.model.parts import Area
-from ordnet.model.pixels import LongSide, Seen, long_side_of, seen_by, to_input
+from ordnet.model.pixels import KnownSize, LongSide, Seen, known_size, seen_by, to_input
 from ordnet.picture.overlay import Colour
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ class Parser:
         tile: int = stream.TILE,
         halo: int | None = None,
         long_side: int | None = None,
+        least_long_side: int | None = None,
     ) -> None:
         """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. Pictures much larger than `long_side`
-        are seen in a smaller copy. With the `whole` protocol, what then has more than `whole_up_to` pixels is streamed,
-        in tiles of `tile` px with a `halo`."""
+        are seen in a smaller copy, those much smaller than `least_long_side` in a larger one. With the `whole`
+        protocol, what then has more than `whole_up_to` pixels is streamed, in tiles of `tile` px with a `halo`."""
         self._how = protocols.protocol(protocol) if isinstance(protocol, str) else protocol
         self.device = find_device(device)
         self.net = for_inference(net, self.device)
@@ -68,11 +69,16 @@ class Parser:
         self.whole_up_to = whole_up_to
         self.tile = tile
         self.halo = halo
-        self.long_side = long_side
+        self.known_size = KnownSize(long_side, least_long_side)
         self._least_side = math.ceil(net.least_side / self._how.smallest_scale)
 
     def __repr__(self) -> str:
         return f"<Parser of {len(self.classes)} classes ({', '.join(self.classes[:3])} …) on {self.device}>"
+
+    @property
+    def long_side(self) -> int | None:
+        """The long side that larger pictures are brought to."""
+        return self.known_size.most
 
     @property
     def explains(self) -> bool:
@@ -176,7 +182,7 @@ class Parser:
         return self._made(pixels, labels, name, sure, features[0] if features else None)
 
     def _seen(self, pixels: np.ndarray) -> Seen:
-        return seen_by(pixels, self.long_side, self._least_side)
+        return seen_by(pixels, self.known_size, self._least_side)
 
     def _made(
         self,
@@ -192,7 +198,7 @@ class Parser:
             confidence = confidence[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels), confidence,
-            LaterExplainer(self.net, pixels, self.whole_up_to, self.long_side, features),
+            LaterExplainer(self.net, pixels, self.whole_up_to, self.known_size, features),
         )  # fmt: skip
 
 
@@ -204,10 +210,10 @@ class LaterExplainer:
         net: Network,
         pixels: np.ndarray,
         whole_up_to: int | None,
-        long_side: int | None,
+        known: KnownSize,
         features: torch.Tensor | None,
     ) -> None:
-        self._make = partial(Explainer, net, pixels, long_side=long_side)
+        self._make = partial(Explainer, net, pixels, known=known)
         self._whole_up_to = whole_up_to
         self._features = features
 
@@ -224,8 +230,8 @@ def load(name_or_path: str | Path, *, long_side: LongSide = None, **options: Any
     """A parser from a checkpoint file, the name of a shipped model, or hf:user/name[@revision][/file]; `options` are
     Parser's.
 
-    Pictures much larger than those the model was trained on are seen at that scale. Another `long_side` in pixels may
-    be given, or "own", which leaves every picture at its own size.
+    Pictures much larger or smaller than those the model was trained on are seen at that scale. Another `long_side` in
+    pixels may be given, or "own", which leaves every picture at its own size.
 
     An .onnx file that `ordnet export` wrote gives an OnnxParser, which is called the same way.
     """
@@ -235,7 +241,8 @@ def load(name_or_path: str | Path, *, long_side: LongSide = None, **options: Any
 
         return OnnxParser(file, long_side=long_side, **options)
     found = checkpoint.load(file)
-    return Parser(found.net, found.classes, found.colours, long_side=long_side_of(long_side, found.about), **options)
+    most, least = known_size(long_side, found.about)
+    return Parser(found.net, found.classes, found.colours, long_side=most, least_long_side=least, **options)
 
 
 def refuse_too_many_scores(classes: int, height: int, width: int) -> None:
@@ -263,7 +270,10 @@ def read(picture: Picture) -> np.ndarray:
         return np.asarray(upright_rgb(picture))
     if not isinstance(picture, str | Path) and not hasattr(picture, "read"):
         shape = tuple(getattr(picture, "shape", ()))
-        advice = f" of shape {shape}; a tensor (3, H, W) of 0..255: x.permute(1, 2, 0).byte().numpy()" if shape else ""
+        advice = ""
+        if shape:
+            turned = "x[0].permute(1, 2, 0)" if len(shape) == 4 else "x" if shape[-1] == 3 else "x.permute(1, 2, 0)"
+            advice = f" of shape {shape}; of a tensor of 0..255 it is {turned}.byte().numpy(), of 0..1 that of 255 * x"
         if isinstance(picture, list | tuple):
             advice = ": parser.many(pictures) takes several, and gives one parse after the other"
         kind = type(picture).__name__

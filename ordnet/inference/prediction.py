@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from ordnet.inference.parse import FORMS, Parse, file_of, record_of, refuse_fore
 from ordnet.inference.parser import find, load, read
 from ordnet.inference.stream import Progress
 from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of
-from ordnet.model.pixels import LARGER, fitted_size
+from ordnet.model.pixels import LARGER, KnownSize, fitted_size
 
 AT_ONCE = 4
 """Pictures in the network at most, each with its share of the threads: more of them wait for Python's lock."""
@@ -139,7 +140,7 @@ class Prediction:
         def parsed(picture: Listed) -> "Future[None] | None":
             if not force and self.is_done(picture):
                 return None
-            about = self._about(picture)  # of the picture as it is before it is read
+            about = self._about(picture)  # the picture's state before it is read
             is_map = "map" in about
             share = 1.0 if is_map else self._share_of_memory(picture)
             room.enter(share)
@@ -187,8 +188,7 @@ class Prediction:
                 width, height = image.size
         except OrdnetError:
             return 0.0  # reading it will say what is wrong
-        side = self.parser.long_side or max(width, height)
-        seen = width * height * min(1.0, side / max(width, height)) ** 2
+        seen = math.prod(fitted_size(height, width, self.parser.known_size))
         return max(width * height / DECODED, seen / max(1, self.parser.whole_up_to))
 
     def merge_coco(self) -> int:
@@ -206,7 +206,7 @@ class Prediction:
     def _run_map(self, picture: Listed, about: dict[str, Any], progress: Progress | None) -> None:
         with Raster(picture.path, self.bands, self.stretch) as raster:
             long_side = about["long_side"]
-            height, width = fitted_size(*raster.shape[:2], long_side)
+            height, width = fitted_size(*raster.shape[:2], KnownSize(long_side))
             seen = "at its own size" if (height, width) == raster.shape[:2] else f"as {width:,} x {height:,} px"
             known = self.parser.long_side
             if long_side is None and known and max(height, width) > LARGER * known:

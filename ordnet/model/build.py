@@ -64,6 +64,23 @@ BACKBONES: dict[str, Callable[[int | None, str], Backbone]] = {
 }
 
 
+def _plain(block: Block, backbone: Backbone) -> Decoder:
+    return PlainDecoder(block.out_channels, backbone.output_stride, block.ends_in_convolution)
+
+
+def _fine(block: Block, backbone: Backbone, dense: bool = False) -> Decoder:
+    fine = FineDecoder(block.out_channels, backbone, dense=dense)
+    return fine if fine.levels else _plain(block, backbone)  # a backbone of one stride has no finer maps to go through
+
+
+# What stands between block and head: made for the block's output and the backbone's finer maps.
+DECODERS: dict[str, Callable[[Block, Backbone], Decoder]] = {
+    "plain": _plain,
+    "fine": _fine,
+    "dense": lambda block, backbone: _fine(block, backbone, dense=True),
+}
+
+
 @dataclass(frozen=True)
 class Source:
     """A file of the hub."""
@@ -120,6 +137,8 @@ def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] =
     """The network of a model section, with its backbone's weights; `say` hears where they came from."""
     if config.variant not in variants():
         raise OrdnetError(f"there is no variant {config.variant!r}; there are {', '.join(variants())}")
+    if config.decoder not in DECODERS:
+        raise OrdnetError(f"there is no decoder {config.decoder!r}; there are {', '.join(DECODERS)}")
     if classes < 1:
         raise OrdnetError(f"a network needs at least one class, got {classes}")
     # read first: the file knows where its network takes its strides
@@ -139,7 +158,7 @@ def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] =
         neck = nn.Sequential(*conv_norm(width, config.neck, 1), nn.ReLU(inplace=True))
         width = config.neck
     block = _block(config, width)
-    decoder = _decoder(config, block, backbone)
+    decoder = DECODERS[config.decoder](block, backbone)
     head = Classifier if decoder.ends_in_convolution else FCNHead
     return Network(
         backbone,
@@ -174,14 +193,6 @@ def _block(config: ModelConfig, width: int) -> Block:
     if given.get("gate") == "none":
         given["gate"] = None
     return OmniRange(width, **{**BLOCKS[config.variant], **given})
-
-
-def _decoder(config: ModelConfig, block: Block, backbone: Backbone) -> Decoder:
-    if config.decoder != "plain":
-        fine = FineDecoder(block.out_channels, backbone, dense=config.decoder == "dense")
-        if fine.levels:  # a backbone that keeps one stride has no finer maps to go through
-            return fine
-    return PlainDecoder(block.out_channels, backbone.output_stride, block.ends_in_convolution)
 
 
 def _refuse_block_settings(config: ModelConfig) -> None:

@@ -13,7 +13,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
 from safetensors import SafetensorError, safe_open
 
 from ordnet.errors import OrdnetError, is_printable, repeated
@@ -27,7 +26,7 @@ _LONGEST_NAME = 300
 """Characters of a class name; lines of classes.txt are as long."""
 _TABLES = ("per_class_iou", "miou_by_range")
 _RANGES = {
-    **dict.fromkeys(("long_side", "base_size", "crop"), (1, 100_000)),
+    **dict.fromkeys(("long_side", "least_long_side", "base_size", "crop"), (1, 100_000)),
     **dict.fromkeys(("miou", "pixel_accuracy", *_TABLES), (0, 1)),
     "images": (0, 1e12),
 }
@@ -191,32 +190,36 @@ def write_for_hub(path: Path, folder: Path, repo: str, licence: str | None = Non
     card = read_card(path, repo.partition("/")[2])
     write_atomically(folder / hub.FILE, lambda temporary: shutil.copyfile(path, temporary))
     write_text(folder / "config.json", json.dumps(card.settings, indent=1, ensure_ascii=False) + "\n")
-    head = yaml.safe_dump(_front_matter(card, licence), sort_keys=False, allow_unicode=True)
     use = f'```python\nimport ordnet\n\nparse = ordnet.load("{hub.PREFIX}{repo}")("photo.jpg")\nparse.overlay()\n```\n'
-    write_text(folder / "README.md", f"---\n{head}---\n\n{card.markdown()}\n## Use\n\n{use}")
+    write_text(
+        folder / "README.md", f"---\n{_front_matter(card, licence).strip()}\n---\n\n{card.markdown()}\n## Use\n\n{use}"
+    )
 
 
-def _front_matter(card: Card, licence: str | None) -> dict[str, Any]:
-    """The metadata by which the hub sorts models. The licence is the one that was given, never a guess."""
-    measured = {
-        kind: card.about[key]
+def _front_matter(card: Card, licence: str | None) -> str:
+    """The metadata by which the hub sorts models, as YAML. The licence is the one that was given, never a guess."""
+    from huggingface_hub import EvalResult, ModelCardData  # comes with accelerate
+
+    about = {key: str(card.about.get(key, "unknown")) for key in ("data", "split", "protocol")}
+    results = [
+        EvalResult(
+            task_type="image-segmentation",
+            dataset_type=about["data"],
+            dataset_name=about["data"],
+            dataset_split=about["split"],
+            metric_type=kind,
+            metric_value=card.about[key],
+            metric_name=f"{kind}, protocol {about['protocol']}",
+        )
         for kind, key in (("mean_iou", "miou"), ("accuracy", "pixel_accuracy"))
         if card.about.get(key) is not None
-    }
-    head: dict[str, Any] = {"library_name": "ordnet", "pipeline_tag": "image-segmentation"}
-    head["tags"] = ["image-segmentation", "semantic-segmentation", "scene-parsing"]
-    if licence:
-        head["license"] = licence
-    if measured:
-        data, protocol = (str(card.about.get(key, "unknown")) for key in ("data", "protocol"))
-        result = {
-            "task": {"type": "image-segmentation"},
-            "dataset": {"name": data, "type": data, "split": str(card.about.get("split", "unknown"))},
-            "metrics": [
-                {"type": kind, "value": value, "name": f"{kind}, protocol {protocol}"}
-                for kind, value in measured.items()
-            ],
-        }
-        head["metrics"] = list(measured)
-        head["model-index"] = [{"name": card.name, "results": [result]}]
-    return head
+    ]
+    return ModelCardData(
+        library_name="ordnet",
+        pipeline_tag="image-segmentation",
+        tags=["image-segmentation", "semantic-segmentation", "scene-parsing"],
+        license=licence,
+        metrics=[result.metric_type for result in results] or None,
+        model_name=card.name if results else None,
+        eval_results=results or None,
+    ).to_yaml()

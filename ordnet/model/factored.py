@@ -66,7 +66,6 @@ class Factored:
         self.folds_fusion = isinstance(fuse, Concat | Sum)
         """Linear fusions become part of the small matrices; the other two need the branch outputs."""
         self._prepared: list[Fold] | None = None
-        self._products: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features (B, C, H, W) → the block's output, X added."""
@@ -188,11 +187,10 @@ class Factored:
     def forget(self) -> None:
         """Drop what `prepare` computed, because the weights have changed."""
         self._prepared = None
-        self._products.clear()
 
     def folds(self, uses: Sequence[int] | None = None) -> list[Fold]:
-        """Projection and fusion of each branch as one matrix; or as two, where a training step has so few small
-        matrices for them (`uses`, per branch) that one after the other takes fewer operations."""
+        """Projection and fusion of each branch as one matrix; or as two, where there are so few small matrices for them
+        (`uses`, per branch) that one after the other takes fewer operations."""
         weight = self.attentions[0].query.weight
         if self._prepared is not None and self._prepared[0].weight.device == weight.device:
             return self._prepared
@@ -211,30 +209,11 @@ class Factored:
                 continue
             bias = fuse @ wide(bias_of(project))
             # operations, both over C: fuse @ weight is C · E, fuse @ (weight @ M) is C · D for each M
-            if uses and torch.is_grad_enabled() and uses[index] * attention.query.out_channels < project.in_channels:
+            if uses and uses[index] * attention.query.out_channels < project.in_channels:
                 folds.append(Fold(matrix(project) * attention.scale, bias, fuse))
             else:
-                folds.append(Fold(self._product(index, fuse, matrix(project)) * attention.scale, bias))
+                folds.append(Fold(fuse @ matrix(project) * attention.scale, bias))
         return folds
-
-    def _product(self, index: int, left: Tensor, right: Tensor) -> Tensor:
-        """left @ right of a block that was not prepared, remembered while no gradients are recorded.
-
-        Its factors are remembered too: comparing them costs a tenth of multiplying, and notices every way in which
-        weights can change. Only on the CPU, where multiplying takes longer than looking.
-        """
-        if torch.is_grad_enabled() or left.device.type != "cpu" or torch.compiler.is_compiling():
-            self._products.pop(index, None)
-            return left @ right
-        known = self._products.get(index)
-        if (
-            known is None
-            or known[0].dtype != left.dtype
-            or not (torch.equal(known[0], left) and torch.equal(known[1], right))
-        ):
-            known = (left.clone(), right.clone(), left @ right)
-            self._products[index] = known
-        return known[2]
 
 
 class PiecewiseBlock:

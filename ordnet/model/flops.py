@@ -80,7 +80,7 @@ def counted(recipe: Recipe) -> Counted:
 # ---- estimates: everything below rests on these numbers ----------------------------------------------------------
 
 SHARE = 0.15
-"""Of a GPU's peak that training reaches. Large matrices reach more; convolutions with norms between them do not."""
+"""The part of a GPU's peak that training reaches. Large matrices reach more, convolutions and norms by turns do not."""
 CORES, LOADED = 8, 100
 """CPU cores beside each GPU, and pictures that one core decodes and augments in a second."""
 PICTURE = 0.1e6

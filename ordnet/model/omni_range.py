@@ -35,6 +35,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 class OmniRange(Block):
     """(B, C, H, W) → same shape, X added inside; any H and W of at least `patches`.
 
+    In a network of your own call `prepare()` once the weights are final: it makes the products of weights alone.
+
     Args:
         key_channels: width of queries and keys; C/8 without it (256 of 2048 in the paper).
         value_channels: width of values; C/4 without it (512 of 2048 in the paper).

@@ -2,12 +2,12 @@
 
 A network knows things at the size they had in its training pictures: a tree ten times as large is no tree to it. So a
 checkpoint keeps how long the long side of those was, and pictures that are much larger are made smaller on their way
-in. Labels come out at the picture's own size: scores are enlarged to it, not labels.
+in, much smaller ones larger. Labels come out at the picture's own size: scores are resized to it, not labels.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 
-# of ImageNet, which public backbones were trained with
+# ImageNet's, which public backbones were trained with
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
@@ -70,19 +70,35 @@ OWN = "own"
 LongSide = int | Literal["own"] | None
 """What may be asked for: a number of pixels, the picture's own size, or (None) what the checkpoint was trained for."""
 LARGER = 1.25
-"""Pictures up to this many times as large as those trained on are left alone: training scales them more than that."""
+"""Pictures up to this many times as large as those trained on, or as much smaller, are left alone: training scales them
+more than that."""
+
+
+class KnownSize(NamedTuple):
+    """The long sides of the pictures that a network knows, in pixels; None is no bound."""
+
+    most: int | None = None
+    least: int | None = None
+
+
+def known_size(asked: LongSide, about: Mapping[str, Any]) -> KnownSize:
+    """Larger pictures are brought to the scale's `most`, smaller ones to its `least`."""
+    if asked == OWN:
+        return KnownSize()
+    most, least = (
+        int(known) if isinstance(known, int | float) and known >= 1 else None
+        for known in (about.get("long_side"), about.get("least_long_side"))
+    )
+    if asked is None:
+        return KnownSize(most, least)
+    if not isinstance(asked, int) or asked < 1:
+        raise OrdnetError(f"the long side is a number of pixels or {OWN!r}, got {asked!r}")
+    return KnownSize(asked, least and min(least, asked))
 
 
 def long_side_of(asked: LongSide, about: Mapping[str, Any]) -> int | None:
     """The long side that larger pictures are brought to; None leaves all at their own size."""
-    if asked == OWN:
-        return None
-    if asked is None:
-        known = about.get("long_side")
-        return int(known) if isinstance(known, int | float) and known >= 1 else None
-    if not isinstance(asked, int) or asked < 1:
-        raise OrdnetError(f"the long side is a number of pixels or {OWN!r}, got {asked!r}")
-    return asked
+    return known_size(asked, about).most
 
 
 def parse_long_side(text: str | None) -> LongSide:
@@ -94,17 +110,21 @@ def parse_long_side(text: str | None) -> LongSide:
     return int(text)
 
 
-def fitted_size(height: int, width: int, long_side: int | None) -> tuple[int, int]:
-    """Height and width of the copy that the network sees; the picture's own where it is not much larger."""
+def fitted_size(height: int, width: int, known: KnownSize) -> tuple[int, int]:
+    """Height and width of the copy that the network sees; its own where it is not far from what is known."""
     longest = max(height, width)
-    if long_side is None or longest <= LARGER * long_side:
+    if known.most is not None and longest > LARGER * known.most:
+        side = known.most
+    elif known.least is not None and LARGER * longest < known.least:
+        side = known.least
+    else:
         return height, width
-    return max(1, round(height * long_side / longest)), max(1, round(width * long_side / longest))
+    return max(1, round(height * side / longest)), max(1, round(width * side / longest))
 
 
-def fitted(pixels: np.ndarray, long_side: int | None) -> np.ndarray:
-    """RGB (H, W, 3) → the copy that the network sees; the picture itself where it is not much larger."""
-    height, width = fitted_size(pixels.shape[0], pixels.shape[1], long_side)
+def fitted(pixels: np.ndarray, known: KnownSize) -> np.ndarray:
+    """RGB (H, W, 3) → the copy that the network sees; the picture itself where it is not far from what is known."""
+    height, width = fitted_size(pixels.shape[0], pixels.shape[1], known)
     if (height, width) == pixels.shape[:2]:
         return pixels
     return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0))
@@ -120,8 +140,8 @@ class Seen:
     """Height and width that its scores are enlarged to: the picture is the upper left part of that."""
 
 
-def seen_by(pixels: np.ndarray, long_side: int | None, least_side: int) -> Seen:
-    copy = fitted(pixels, long_side)
+def seen_by(pixels: np.ndarray, known: KnownSize, least_side: int) -> Seen:
+    copy = fitted(pixels, known)
     ready = padded(copy, least_side)
     if copy is pixels:
         return Seen(ready, (ready.shape[0], ready.shape[1]))

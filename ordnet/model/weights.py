@@ -37,7 +37,7 @@ mmsegmentation its log. In their place stands `_Dropped`, which does nothing: ne
 ENOUGH = 0.98
 """A file that fills less of the backbone than this was made for another one."""
 _MOST_OPERATIONS = 2_000_000
-"""Of a pickle: some 50 for each tensor."""
+"""The longest pickle that is read: networks have some 50 operations for each tensor."""
 _OLD_PICKLES = 4
 """Before the tensors in a file of torch before 1.6: a mark, a version, the machine, and the dictionary."""
 _DEEPEST = 4

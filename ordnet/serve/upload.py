@@ -23,8 +23,9 @@ _FIELD = 256
 _HEADER = 4096
 """The longest header of a part, in bytes."""
 _HEADERS = 16
-"""Of a part."""
+"""The most headers of a part."""
 _PARTS = 16
+"""The most parts of a body."""
 _AROUND = 64_000
 """Bytes of boundaries, headers and other fields that may come with the file."""
 

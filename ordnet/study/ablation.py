@@ -24,7 +24,7 @@ import torch
 from torch import distributed
 
 from ordnet.bench.measure import Timing, interleaved
-from ordnet.config import BLOCK_SETTINGS, WITHOUT_BLOCK, Settings, override
+from ordnet.config import BLOCK_SETTINGS, OMNI_RANGE, Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.evaluate import evaluate
@@ -62,7 +62,7 @@ class PlannedRow:
     def settings(self, base: Settings, seed: int) -> Settings:
         """The common settings with what this row changes. All rows train with cross-entropy, tested at one scale."""
         model = dict(self.model)
-        if model["variant"] in WITHOUT_BLOCK:
+        if model["variant"] not in OMNI_RANGE:
             model |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
         training: dict[str, Any] = {"seed": seed, "lovasz": 0.0}
         if self.larger_crop:
@@ -191,7 +191,7 @@ def _cost(settings: Settings, classes: int) -> dict[str, float]:
     net = build_from(settings.model, classes)
     cost = {"gflops": gflops(net, *shape), "params_M": sum(p.numel() for p in net.parameters()) / 1e6}
     cost["gflops_literal"] = cost["gflops"]
-    if settings.model.variant not in WITHOUT_BLOCK:
+    if settings.model.variant in OMNI_RANGE:
         literal = settings.model.model_copy(update={"form": "literal", "weights": None})
         cost["gflops_literal"] = gflops(build_from(literal, classes), *shape)
     return cost

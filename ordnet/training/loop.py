@@ -28,6 +28,7 @@ from ordnet.inference.protocols import protocol
 from ordnet.picture.charts import curves
 from ordnet.recipes import settings_of
 from ordnet.training.environment import Stopped, StopRequest, keep_memory, peak_megabytes, stop_requests
+from ordnet.training.loss import faded
 from ordnet.training.monitor import Display, watch
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
@@ -183,10 +184,12 @@ def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
     with setup.display.task(title, batches.steps, progress.step) as advance:
         for batch in batches.epoch(progress.epoch, progress.step):
             step = progress.epoch * batches.steps + progress.step
-            set_rate(setup.optimizer, step, training.epochs * batches.steps, training)
+            steps = training.epochs * batches.steps
+            set_rate(setup.optimizer, step, steps, training)
             last_of_epoch = progress.step == batches.steps - 1
             with watch(setup.net if last_of_epoch else nn.Identity()) as progress.vitals:
-                parts = take_step(setup.accelerator, setup.model, setup.optimizer, batch, training, step)
+                now = faded(training, step / steps)
+                parts = take_step(setup.accelerator, setup.model, setup.optimizer, batch, now, step)
             if setup.averaged:
                 setup.averaged.update(setup.net, step + 1)
             progress.step += 1
@@ -244,7 +247,7 @@ def _evaluate(setup: Setup) -> Scored:
             protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
             device=setup.accelerator.device,
             progress=lambda _: advance(""), skip_broken=settings.data.skip_broken, look=pictures.add,
-            long_side=setup.long_side,
+            known=setup.known,
         )  # fmt: skip
     return Scored(evaluation, pictures)
 
@@ -256,8 +259,8 @@ def _out_of_patience(setup: Setup) -> bool:
     if patience is None or stale < patience or progress.epoch == setup.settings.training.epochs:
         return False
     setup.display.say(
-        f"no better mIoU for {stale} epochs (training.patience): ending after epoch {progress.epoch}, "
-        f"the best was epoch {progress.best_epoch}"
+        f"no better mIoU for {stale} epoch{'s' * (stale > 1)} (training.patience): ending after epoch "
+        f"{progress.epoch}, the best was epoch {progress.best_epoch}"
     )
     return True
 
@@ -280,7 +283,7 @@ def _how_it_goes(setup: Setup, speed: float) -> str:
 def _report(setup: Setup, scored: Scored) -> None:
     if not setup.accelerator.is_main_process:
         return
-    parts = (setup.kept, setup.train_set, setup.val_set, scored.evaluation, scored.pictures, setup.long_side)
+    parts = (setup.kept, setup.train_set, setup.val_set, scored.evaluation, scored.pictures, setup.known)
     with setup.display.task("drawing the report", 1):
         guarded(setup.display.say, lambda: write_report(setup.folder, setup.settings, *parts))
 

@@ -55,8 +55,8 @@ def total_loss(
     if auxiliary is not None and settings.auxiliary > 0:
         loss = cross_entropy(auxiliary, labels, pixels, weights)
         losses["auxiliary"] = settings.auxiliary, loss
-    if not losses.keys() & {"cross_entropy", "lovasz"}:
-        raise OrdnetError("training.cross_entropy and training.lovasz are both 0: give one of them a weight")
+    if not losses.keys() - {"auxiliary"}:
+        raise OrdnetError("no loss has a weight: give training.cross_entropy or training.lovasz one above 0")
     total = torch.stack([weight * loss for weight, loss in losses.values()]).sum()
     return total, {name: loss.detach() for name, (_, loss) in losses.items()}
 
@@ -66,6 +66,15 @@ def class_weights_of(settings: TrainingConfig) -> tuple[float, ...] | None:
     if settings.class_weights == "auto":
         raise OrdnetError("training.class_weights is auto, which is known only once the training labels were counted")
     return settings.class_weights
+
+
+def faded(settings: TrainingConfig, done: float) -> TrainingConfig:
+    """The settings with the class weights as they are when the part `done` (0 to 1) of the run is over."""
+    weights = class_weights_of(settings)
+    if weights is None or settings.class_weights_fade == 0:
+        return settings
+    power = 1 - settings.class_weights_fade * min(done, 1.0)
+    return settings.model_copy(update={"class_weights": tuple(weight**power if weight else 0.0 for weight in weights)})
 
 
 def cross_entropy(

@@ -1,27 +1,32 @@
 """Everything a run works with, made before its first step: data, network, optimizer, and how far it had come."""
 
+import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
 from torch import distributed
 
-from ordnet.config import Settings, TrainingConfig
+from ordnet.config import DataConfig, Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, Spread, notes_of
 from ordnet.data.loader import Batches
-from ordnet.data.statistics import class_weights, long_sides, size_remark, usual_long_side
+from ordnet.data.statistics import class_weights, long_sides, size_remark
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.inference.parser import find_device
 from ordnet.model import checkpoint
+from ordnet.model.build import SCRATCH
 from ordnet.model.network import Network
+from ordnet.model.pixels import KnownSize
 from ordnet.training import state as states
 from ordnet.training.environment import describe
 from ordnet.training.loss import class_weights_of
@@ -57,8 +62,8 @@ class Setup:
     progress: RunProgress
     class_weights: tuple[float, ...] | None
     """The weights given in the settings, or those that `auto` has counted."""
-    long_side: int | None
-    """How large the network sees pictures: checkpoints keep it, so that larger ones are parsed at this scale."""
+    known: KnownSize
+    """How large the network sees pictures: checkpoints keep it, so that others are parsed at this scale."""
     data: dict[str, Any]
     """The data set's fingerprint."""
 
@@ -89,7 +94,8 @@ class Setup:
         """Write the kept network to a checkpoint that says where it comes from; `record` is the epoch's."""
         about = {key: record[key] for key in ABOUT if key in record}
         about |= {"crop": self.settings.training.crop, "base_size": self.settings.data.base_size}
-        about |= {"long_side": self.long_side} if self.long_side else {}
+        bounds = {"long_side": self.known.most, "least_long_side": self.known.least}
+        about |= {key: bound for key, bound in bounds.items() if bound}
         classes = self.train_set.classes
         try:
             checkpoint.save(path, self.kept, classes.names, classes.colours, about)
@@ -181,7 +187,7 @@ def prepare(
     net = start_network(model, train_set.classes.names, start, training.seed, origin.append)
     for words in origin:
         display.say(words)
-    if not (settings.model.weights or init or found or settings.model.backbone == "tiny"):
+    if not (settings.model.weights or init or found or settings.model.backbone in SCRATCH):
         display.say(f"{settings.model.backbone} starts at random: model.weights names no file, and there is no --init")
     if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
         net = synchronise_norms(net)
@@ -207,8 +213,22 @@ def prepare(
         display.say(advice)
     return Setup(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, trainee, optimizer,
-        progress, weights, settings.data.long_side or usual_long_side(sides), data,
+        progress, weights, _known_size(sides, settings.data), data,
     )  # fmt: skip
+
+
+def _known_size(sides: Sequence[int], data: DataConfig) -> KnownSize:
+    """The long sides that nine of ten training pictures have as the network sees them, in the middle of its scales.
+
+    A middle below 1 is left aside: pictures are parsed smaller only where they are larger than those trained on.
+    """
+    if not sides:
+        return KnownSize(data.long_side)
+    least, most = (int(np.quantile(sides, part, method="lower")) for part in (0.05, 0.95))
+    zoom = max(1.0, math.sqrt(data.scale[0] * data.scale[1]))
+    most = round(zoom * (data.long_side or most))
+    # a base size is somebody else's scale: sizes are drawn around that one
+    return KnownSize(most, None if data.base_size else min(round(zoom * least), most))
 
 
 def _open_data(settings: Settings, display: Display, main: bool) -> tuple[Dataset, Dataset]:

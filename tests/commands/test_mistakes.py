@@ -5,7 +5,7 @@ from typer.main import get_command
 
 import ordnet
 from ordnet.commands import app, main
-from ordnet.config import override
+from ordnet.config import OMNI_RANGE, override
 from ordnet.data.pictures import sample_picture
 from ordnet.errors import OrdnetError
 from ordnet.model.build import OTHER_BLOCKS, build_from, variants
@@ -145,6 +145,7 @@ def test_every_variant_from_every_light_recipe(variant):
             settings_of(name), [f"model.variant={variant}", "model.backbone=tiny", "model.output_stride=4"]
         )
         assert build_from(changed.model, 3).config.variant == variant
+    assert (variant in OMNI_RANGE) == (variant not in OTHER_BLOCKS)
     if variant in OTHER_BLOCKS:
         clash = override(recipes()["folder-default"].settings, [f"model.variant={variant}", "model.patches=3"])
         with pytest.raises(OrdnetError, match="patches would have no effect"):

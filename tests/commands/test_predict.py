@@ -74,7 +74,7 @@ def test_a_file_name_that_is_no_text(model, tmp_path):
     first, second = (run(model, picture, "--out", out, "--save", "labels,coco") for _ in range(2))
     assert first.exit_code == 0 and "1 parsed" in first.output, first.output
     assert second.exit_code == 0 and "1 were done already" in second.output, second.output
-    assert json.loads(next(out.glob("caf*.json")).read_text())["picture"].endswith(picture.name)
+    assert json.loads((out / f"{picture.stem}.json").read_text())["picture"].endswith(picture.name)
 
 
 def test_hostile_files_are_reported_and_the_rest_is_done(model, tmp_path):

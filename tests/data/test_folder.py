@@ -177,9 +177,31 @@ def test_names_that_do_not_match(maker):
     (maker.root / "labels/a.png").rename(maker.root / "labels/a-other.png")
     maker.write(classes=["x"])
     with pytest.raises(
-        OrdnetError, match=r"1 pictures in images/ and 1 labels in labels/; 0 of them share their names"
+        OrdnetError,
+        match=r"1 pictures in images/ and 1 labels in labels/; 0 of them share their names.*'a' and 'a-other'",
     ):
         maker.open()
+
+
+def test_what_has_no_partner_is_left_out_and_named(maker):
+    for index in range(6):
+        maker.add(f"p{index}")
+    (maker.root / "labels/p0.png").unlink()
+    (maker.root / "images/p5.jpg").unlink()
+    maker.write(classes=["x", "y", "z"])
+    notes = notes_of(maker.open())
+    assert "pictures without a label of their name are left out: p0" in notes
+    assert "labels without a picture of their name are left out: p5" in notes
+    maker.write(classes=["x", "y", "z"], train=["p1"])
+    with pytest.raises(OrdnetError, match=r"there are: train\.txt: write it, or remove the other"):
+        maker.open("val")
+
+
+def test_one_value_more_than_there_are_classes(maker):
+    maker.add("a", label=np.array([[0, 1, 2], [0, 0, 1]], np.uint8))
+    maker.write(classes=["x", "y"], train=["a"])
+    with pytest.raises(OrdnetError, match="if 2 is one more class, add its name at the end"):
+        maker.open().label(0)
 
 
 def test_wrong_labels_are_named(maker):
@@ -375,7 +397,7 @@ def test_sizes_that_differ_carry_advice(maker):
     for index, words in enumerate(
         (
             r"scale the label to 30 x 20 by nearest neighbour",
-            "EXIF rotation: remove that tag",
+            "EXIF rotation, remove that tag; otherwise turn the label",
             "label of another picture",
         )
     ):

@@ -194,6 +194,11 @@ def test_supervisely_mistakes(tmp_path, values, says):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_that_is_no_project_of_supervisely(tmp_path):
+    with pytest.raises(OrdnetError, match="expected the unpacked project of Supervisely"):
+        read_supervisely(tmp_path)
+
+
 def test_a_mask_that_unpacks_without_end_is_refused(tmp_path):
     bomb = base64.b64encode(zlib.compress(b"\0" * 200_000_000)).decode()
     figure = {"classTitle": "cat", "geometryType": "bitmap", "bitmap": {"data": bomb, "origin": [0, 0]}}

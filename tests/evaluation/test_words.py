@@ -26,6 +26,7 @@ def test_a_class_that_the_labels_do_not_have():
     """Predicted by mistake it counts, as 0; never predicted it does not count."""
     found = figures([[3, 0, 1], [0, 4, 0], [0, 0, 0]])
     assert found["absent_classes"] == ["c"] and found["miou_classes"] == 3
+    assert remarks(found)[0].endswith("of it: c; predicted all the same, which counts as 0 in the mean: c")
     found = figures([[3, 0, 0], [0, 4, 0], [0, 0, 0]])
     assert miou_words(found) == "mIoU 1.0000 over 2 of 3 classes"
     assert other_rule(found).startswith("mIoU 0.6667 over all 3 classes, absent ones as 0")

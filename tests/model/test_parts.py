@@ -18,6 +18,7 @@ from ordnet.inference.onnx import export
 from ordnet.model import build, checkpoint
 from ordnet.model.parts import Backbone, Block, Explanation, Rows, conv_norm
 from ordnet.model.pixels import to_input
+from ordnet.recipes import settings_of
 from ordnet.training.loop import train_with
 
 
@@ -105,6 +106,12 @@ def test_train_save_load_stream_explain_export(tmp_path, decoder):
     done = export.export(run.folder / "last.safetensors", tmp_path / "toy.onnx")
     found = ordnet.load(done.path)(pixels).labels
     assert (found == parse.labels).mean() > 0.999
+
+
+def test_recipes_take_a_new_block_though_they_set_up_another():
+    changes = ["model.variant=mute", "model.backbone=toy", "model.weights=none", "model.output_stride=null"]
+    for recipe in ("folder-default", "scenes-tiny"):
+        assert isinstance(build.build_from(override(settings_of(recipe), changes).model, 3).block, Mute)
 
 
 def test_a_block_that_answers_nothing_still_works_and_says_what_it_cannot(tmp_path):

@@ -8,7 +8,7 @@ import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.inference.parser import Parser
 from ordnet.model import checkpoint
-from ordnet.model.pixels import LARGER, fitted, long_side_of, parse_long_side, seen_by
+from ordnet.model.pixels import LARGER, KnownSize, fitted, known_size, long_side_of, parse_long_side, seen_by
 
 NAMES, COLOURS = ("a", "b", "c"), ((0, 0, 255), (0, 128, 0), (255, 0, 0))
 
@@ -25,13 +25,13 @@ def make(**options):
 @pytest.mark.parametrize(("height", "width"), [(64, 96), (80, 120), (300, 96), (1, 2000), (1999, 3)])
 def test_what_the_network_sees(height, width):
     pixels = picture(height, width)
-    seen = fitted(pixels, 96)
+    seen = fitted(pixels, KnownSize(96))
     if max(height, width) <= LARGER * 96:
         assert seen is pixels
     else:
         assert max(seen.shape[:2]) == 96
         assert min(seen.shape[:2]) >= 1
-    whole = seen_by(pixels, 96, 17)
+    whole = seen_by(pixels, KnownSize(96), 17)
     assert min(whole.pixels.shape[:2]) >= 17
     assert whole.size[0] >= height and whole.size[1] >= width
 
@@ -45,6 +45,27 @@ def test_an_enlarged_picture_is_parsed_like_the_picture():
         assert parse.labels.shape == large.shape[:2]
         at_centres = parse.labels[factor // 2 :: factor, factor // 2 :: factor]
         assert (at_centres == parser(small).labels).mean() > 0.9
+
+
+@pytest.mark.parametrize(("height", "width"), [(60, 90), (76, 10), (48, 32), (1, 30), (3, 1)])
+def test_a_small_picture_is_seen_larger(height, width):
+    pixels = picture(height, width)
+    known = KnownSize(200, 96)
+    seen = fitted(pixels, known)
+    if LARGER * max(height, width) >= 96:
+        assert seen is pixels
+    else:
+        assert max(seen.shape[:2]) == 96
+    parser = make(long_side=200, least_long_side=96)
+    assert parser.scores(pixels).shape == (3, height, width)
+    np.testing.assert_array_equal(parser(pixels).labels, parser.scores(pixels).argmax(0))
+
+
+def test_a_small_picture_is_parsed_like_the_enlarged_one():
+    parser, large = make(long_side=200, least_long_side=192), picture(128, 192)
+    small = np.asarray(Image.fromarray(large).resize((96, 64), Image.Resampling.BICUBIC))
+    assert (parser(small).labels == parser(large).labels[1::2, 1::2]).mean() > 0.9
+    assert parser(small).attention(40, 20).scale == pytest.approx(2)
 
 
 def test_labels_are_the_best_of_the_enlarged_scores():
@@ -76,6 +97,11 @@ def test_the_checkpoint_says_it_and_the_caller_may_overrule(tmp_path):
     assert ordnet.load(tmp_path / "net.safetensors", long_side="own").long_side is None
     assert ordnet.load(tmp_path / "net.safetensors", long_side=200).long_side == 200
     assert long_side_of(None, {}) is None
+    about = {"long_side": 480, "least_long_side": 320}
+    assert known_size(None, about) == (480, 320)
+    assert known_size("own", about) == (None, None)
+    assert known_size(200, about) == (200, 200)  # a bound that was asked for is kept
+    assert known_size(1000, about) == (1000, 320)
     with pytest.raises(OrdnetError, match="number of pixels or 'own'"):
         long_side_of(-3, {})
     assert (parse_long_side("320"), parse_long_side("own"), parse_long_side(None)) == (320, "own", None)

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from ordnet.config import TrainingConfig
 from ordnet.errors import OrdnetError
-from ordnet.training.loss import count_pixels, cross_entropy, total_loss
+from ordnet.training.loss import count_pixels, cross_entropy, faded, total_loss
 from ordnet.training.lovasz import lovasz_softmax
 
 WEIGHTS = (0.5, 2.0, 0.0, 1.0)
@@ -75,7 +75,7 @@ def test_parts_without_a_weight_are_left_out():
     scores, labels = draw()
     assert list(total_loss(scores, scores, labels, TrainingConfig(lovasz=0, auxiliary=0), 9)[1]) == ["cross_entropy"]
     assert list(total_loss(scores, None, labels, TrainingConfig(cross_entropy=0), 9)[1]) == ["lovasz"]
-    with pytest.raises(OrdnetError, match="both 0"):
+    with pytest.raises(OrdnetError, match="no loss has a weight"):
         total_loss(scores, scores, labels, TrainingConfig(cross_entropy=0, lovasz=0), 9)
 
 
@@ -105,6 +105,19 @@ def test_class_weights_that_do_not_fit_are_refused(weights):
     scores, labels = draw()
     with pytest.raises(OrdnetError, match=r"expected 4, one per class, none below 0"):
         cross_entropy(scores, labels, 1.0, weights)
+
+
+def test_class_weights_fade_over_the_run():
+    config = TrainingConfig(class_weights=(4.0, 1.0, 0.25, 0.0), class_weights_fade=0.5)
+    assert faded(config, 0.0).class_weights == config.class_weights
+    assert faded(config, 0.5).class_weights == pytest.approx((4**0.75, 1.0, 0.25**0.75, 0.0))
+    assert faded(config, 1.0).class_weights == faded(config, 1.2).class_weights == pytest.approx((2.0, 1.0, 0.5, 0.0))
+    gone = config.model_copy(update={"class_weights_fade": 1.0})
+    assert faded(gone, 1.0).class_weights == (1.0, 1.0, 1.0, 0.0)  # a class that is not to count never does
+    constant = config.model_copy(update={"class_weights_fade": 0.0})
+    assert faded(constant, 0.7) is constant
+    without = TrainingConfig(class_weights_fade=0.5)
+    assert faded(without, 0.7) is without
 
 
 def test_descending_the_loss_finds_the_labels():

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import yaml
+from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
@@ -400,6 +401,19 @@ def test_pictures_far_larger_than_the_crop_are_remarked_on(tmp_path, capsys):
     for name, changes in (("own", ()), ("shrunk", ("data.long_side=16",))):
         train_with(small_settings(folder, "training.epochs=1", "training.crop=8", *changes), tmp_path / name)
         assert ("--set data.long_side=16` shrinks them" in capsys.readouterr().err) == (name == "own")
+
+
+def test_a_checkpoint_knows_how_large_its_pictures_were(tmp_path):
+    folder = write_folder(tmp_path / "own")
+    sides = [max(Image.open(path).size) for path in (folder / "images").iterdir()]
+    assert min(sides) == max(sides)
+    for name, changes, expected in (
+        ("own", (), sides[0]),
+        ("shrunk", ("data.long_side=16",), 16),
+        ("enlarged", ("data.scale=[1.0,4.0]",), 2 * sides[0]),
+    ):
+        run = train_with(small_settings(folder, "training.epochs=1", "training.crop=8", *changes), tmp_path / name)
+        assert ordnet.load(run.best).known_size == (expected, expected), name
 
 
 def test_files_of_a_run_have_the_usual_mode(finished):

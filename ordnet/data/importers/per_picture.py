@@ -127,6 +127,8 @@ def _labelme_mask(text: Any, top: int, left: int, height: int, width: int) -> Re
 
 def read_supervisely(project: Path) -> Annotations:
     """Every annotation of the project. Classes in the order of meta.json; problems are collected, not raised."""
+    if not (project / "meta.json").exists():
+        raise OrdnetError(f"no meta.json in {project}: expected the unpacked project of Supervisely")
     meta = load_json(project / "meta.json")
     classes = meta.get("classes") if isinstance(meta, dict) else None
     if not isinstance(classes, list) or not all(

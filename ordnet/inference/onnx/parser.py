@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ordnet.errors import OrdnetError
@@ -18,9 +17,9 @@ from ordnet.inference.onnx.runtime import library, session
 from ordnet.inference.parse import Parse
 from ordnet.inference.parser import WHOLE_UP_TO, Picture, name_of, read, read_ahead, refuse_too_many_scores
 from ordnet.inference.stream import Progress
-from ordnet.inference.upsample import best_classes, held, numbers, resized
+from ordnet.inference.upsample import RowMap, best_classes, held, numbers, resized, whole_map
 from ordnet.model.card import read_facts
-from ordnet.model.pixels import LongSide, long_side_of, seen_by
+from ordnet.model.pixels import LongSide, Seen, known_size, seen_by
 from ordnet.picture.overlay import Colour
 
 _LONGEST_LEAST = 4096
@@ -72,11 +71,16 @@ class OnnxParser:
         self.classes: tuple[str, ...]
         self.colours: tuple[Colour, ...]
         self.classes, self.colours, known = read_facts(facts, self.path)
-        self.long_side = long_side_of(long_side, known)
+        self.known_size = known_size(long_side, known)
         try:
             self._session = session(model.SerializeToString())
         except Exception as error:  # the runtime's errors have no common class of their own
             raise OrdnetError(f"{self.path}: ONNX Runtime cannot read it ({_first_line(error)})") from None
+
+    @property
+    def long_side(self) -> int | None:
+        """The long side that larger pictures are brought to."""
+        return self.known_size.most
 
     def __call__(self, picture: Picture, progress: Progress | None = None, confidence: bool = False) -> Parse:
         """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` is for Parser's sake: one pass
@@ -92,21 +96,22 @@ class OnnxParser:
         pixels = read(picture)
         height, width = pixels.shape[:2]
         refuse_too_many_scores(len(self.classes), height, width)
-        seen = seen_by(pixels, self.long_side, self._least_side)
-        small = self._small_scores(seen.pixels)
-        scores = F.interpolate(small, seen.size, mode="bilinear", align_corners=self._align_corners)
-        return scores[0, :, :height, :width].numpy()
+        seen = seen_by(pixels, self.known_size, self._least_side)
+        return whole_map(self._scores(seen))[0, :, :height, :width].numpy()
 
     def _parse(self, pixels: np.ndarray, name: str, confidence: bool) -> Parse:
         height, width = pixels.shape[:2]
-        seen = seen_by(pixels, self.long_side, self._least_side)
+        seen = seen_by(pixels, self.known_size, self._least_side)
         sure = np.empty(seen.size, np.float16) if confidence else None
-        full = resized(held(self._small_scores(seen.pixels)), *seen.size, self._align_corners)
-        labels = best_classes(full, sure)[:height, :width]
+        labels = best_classes(self._scores(seen), sure)[:height, :width]
         return Parse(
             pixels, labels, self.classes, self.colours, name, lambda: self.scores(pixels),
             None if sure is None else sure[:height, :width], _no_attention,
         )  # fmt: skip
+
+    def _scores(self, seen: Seen) -> RowMap:
+        """Scores at the picture's size, whose rows are made when they are asked for."""
+        return resized(held(self._small_scores(seen.pixels)), *seen.size, self._align_corners)
 
     def _small_scores(self, pixels: np.ndarray) -> Tensor:
         """RGB (H, W, 3) uint8 → scores (1, K, h, w) at the features' size. All classes at the picture's size would take

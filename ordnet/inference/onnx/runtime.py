@@ -27,7 +27,7 @@ from ordnet.data.dataset import Dataset, read_pair
 from ordnet.errors import OrdnetError
 from ordnet.model.checkpoint import Checkpoint
 from ordnet.model.network import Network, for_inference
-from ordnet.model.pixels import long_side_of, normalise, seen_by
+from ordnet.model.pixels import known_size, normalise, seen_by
 
 
 def library(name: str) -> Any:
@@ -185,7 +185,7 @@ def calibration(dataset: Dataset, found: Checkpoint, miou: Mean) -> Calibration:
     pictures, truths = [], []
     for place in range(count):
         image, truth = read_pair(dataset, place * len(dataset.ids) // count)
-        pixels = seen_by(np.asarray(image), long_side_of(None, found.about), found.net.least_side).pixels
+        pixels = seen_by(np.asarray(image), known_size(None, found.about), found.net.least_side).pixels
         pictures.append(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None], dtype=np.float32))
         truths.append(np.asarray(Image.fromarray(truth).resize(pixels.shape[1::-1], Image.Resampling.NEAREST)))
     others = [place for place in range(count) if place % 4]

@@ -77,7 +77,7 @@ class TimmBackbone(Backbone):
             steps = int((touched - middle // stride).abs().max()) + 1
             if steps * stride >= _FARTHEST - stride:
                 return None
-            # own dice, so that nobody else's random numbers change
+            # a generator of its own, so that nobody else's random numbers change
             strip = torch.randn(*strip.shape[:3], (steps + 8) * stride, generator=torch.Generator().manual_seed(0)).to(
                 strip
             )

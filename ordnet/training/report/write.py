@@ -25,7 +25,7 @@ from ordnet.inference.protocols import protocol
 from ordnet.model import checkpoint
 from ordnet.model.flops import gflops
 from ordnet.model.network import Network, for_inference
-from ordnet.model.pixels import long_side_of
+from ordnet.model.pixels import KnownSize, known_size
 from ordnet.training.environment import environment_rows
 from ordnet.training.monitor import in_words
 from ordnet.training.report.page import Example, RunReport, Shares, report_page
@@ -147,13 +147,13 @@ def write_report(
     val_set: Dataset,
     evaluation: Evaluation,
     extremes: BestAndWorst,
-    long_side: int | None = None,
+    known: KnownSize = KnownSize(),  # noqa: B008
 ) -> None:
-    """Write report.html; `evaluation` and `extremes` come from `net` on `val_set`, seen at `long_side`."""
+    """Write report.html; `evaluation` and `extremes` come from `net` on `val_set`, seen as large as is `known`."""
     records, epochs = folder.records(), folder.epochs()
     about_data, shares = data_rows(settings, train_set, evaluation)
     classes = evaluation.classes
-    worth, note = what_parts_are_worth(net, val_set, settings.data.skip_broken, long_side)
+    worth, note = what_parts_are_worth(net, val_set, settings.data.skip_broken, known)
     run = RunReport(
         title=folder.path.resolve().name,
         names=classes.names,
@@ -181,7 +181,7 @@ def write_report(
 
 
 def what_parts_are_worth(
-    net: Network, val_set: Dataset, skip_broken: bool, long_side: int | None
+    net: Network, val_set: Dataset, skip_broken: bool, known: KnownSize
 ) -> tuple[list[tuple[str, str, str]], str]:
     """Scores with each part of the block switched off, on a few pictures: words, mIoU, difference; and a note.
 
@@ -193,7 +193,7 @@ def what_parts_are_worth(
     few, block = Spread(val_set, _FEW), net.block
 
     def miou() -> float:
-        return evaluate_network(net, few, skip_broken=skip_broken, long_side=long_side).miou
+        return evaluate_network(net, few, skip_broken=skip_broken, known=known).miou
 
     whole = miou()
     rows = [("as it is", f"{whole:.4f}", "")]
@@ -231,12 +231,12 @@ def rebuild_report(path: str | Path) -> Path:
     train_set, val_set = (open_dataset(settings.data.name, s) for s in (settings.data.split, settings.data.val_split))
     if settings.evaluation.limit:
         val_set = Spread(val_set, settings.evaluation.limit)
-    extremes, long_side = BestAndWorst(PICTURES), long_side_of(None, last.about)
+    extremes, known = BestAndWorst(PICTURES), known_size(None, last.about)
     evaluation = evaluate_network(
         net, val_set, protocol(settings.evaluation.protocol, settings.data.base_size, settings.training.crop),
-        skip_broken=settings.data.skip_broken, look=extremes.add, long_side=long_side,
+        skip_broken=settings.data.skip_broken, look=extremes.add, known=known,
     )  # fmt: skip
-    write_report(folder, settings, net, train_set, val_set, evaluation, extremes, long_side)
+    write_report(folder, settings, net, train_set, val_set, evaluation, extremes, known)
     return folder.report
 
 
