@@ -43,4 +43,5 @@ def _usual_mode(path: Path) -> int:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """UTF-8. What is no character (of a file name in another encoding) stands escaped, as JSON takes it back."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="backslashreplace"))

@@ -5,6 +5,7 @@
 Each kill takes the main process, one of its loading processes, or (under torchrun) one of two processes, with SIGKILL.
 A run is killed a few times and then left to finish; its checkpoints must have the same bytes, and its log the same
 losses, as the uninterrupted run's. After each kill the folder must be free for the next start within ten seconds.
+Stopped itself (Ctrl-C, SIGTERM), it ends the run that it has started, and leaves neither a process nor a file.
 """
 
 import argparse
@@ -16,6 +17,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,18 +40,24 @@ class Plan:
     processes: int
     whole: Path
 
-    def start(self, out: Path) -> "subprocess.Popen[bytes]":
+    @contextmanager
+    def started(self, out: Path) -> "Iterator[subprocess.Popen[bytes]]":
+        """The run's first process; whatever happens in the block, no process of the run is left after it."""
         words = ["ordnet", "train", str(self.settings), "--out", str(out), "--resume"]
         several = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), "-m"]
         command = [sys.executable, "-m", *(several if self.processes > 1 else []), *words]
         with out.with_suffix(".said").open("ab") as said:
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            return subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
+            process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
+        try:
+            yield process
+        finally:
+            end(process)
 
     def finish(self, out: Path) -> None:
-        process = self.start(out)
-        if process.wait() != 0:
-            raise SystemExit(f"{out}: {out.with_suffix('.said').read_text()[-3000:]}")
+        with self.started(out) as process:
+            if process.wait() != 0:
+                raise SystemExit(f"{out}: {out.with_suffix('.said').read_text()[-3000:]}")
 
 
 def main() -> None:
@@ -58,6 +67,7 @@ def main() -> None:
     words.add_argument("--epochs", type=int, default=40)
     words.add_argument("--seed", type=int, default=0)
     given = words.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory() as folder:
         print(campaign(Path(folder), given.kills, given.each, given.epochs, given.seed))
 
@@ -95,29 +105,50 @@ def campaign(folder: Path, kills: int, each: int, epochs: int, seed: int, kinds:
 def kill_once(plan: Plan, out: Path, kind: str, chance: random.Random, waits: list[float]) -> bool:
     """Start or resume the run and kill a part of it; whether it was still running. The rest of it has to end alone."""
     begun = time.time()
-    process = plan.start(out)
-    state = out / "state" / "state.pt"
-    while process.poll() is None and not (state.exists() and state.stat().st_mtime > begun):
-        time.sleep(0.01)
-    time.sleep(chance.uniform(0, 0.5))
-    victims = {KINDS[0]: [process.pid], KINDS[1]: children(process.pid), KINDS[2]: children(process.pid)}[kind]
-    if process.poll() is not None or not victims:
-        return False
-    os.kill(chance.choice(victims), signal.SIGKILL)
-    killed = time.monotonic()
-    while True:
-        try:
-            claimed = RunFolder(out)
-            claimed.claim()
-            claimed.release()
-            break
-        except OrdnetError:
-            if time.monotonic() - killed > 10 * SECONDS:
-                raise SystemExit(f"{out}: still locked long after the {kind} was killed") from None
-            time.sleep(0.02)
-    waits.append(time.monotonic() - killed)
-    process.wait()
-    return True
+    with plan.started(out) as process:
+        state = out / "state" / "state.pt"
+        while process.poll() is None and not (state.exists() and state.stat().st_mtime > begun):
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.5))
+        victims = {KINDS[0]: [process.pid], KINDS[1]: children(process.pid), KINDS[2]: children(process.pid)}[kind]
+        if process.poll() is not None or not victims:
+            return False
+        os.kill(chance.choice(victims), signal.SIGKILL)
+        killed = time.monotonic()
+        while True:
+            try:
+                claimed = RunFolder(out)
+                claimed.claim()
+                claimed.release()
+                break
+            except OrdnetError:
+                if time.monotonic() - killed > 10 * SECONDS:
+                    raise SystemExit(f"{out}: still locked long after the {kind} was killed") from None
+                time.sleep(0.02)
+        waits.append(time.monotonic() - killed)
+        process.wait()
+        return True
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask a run that still lives to end; after a while, end it and whatever it has started (torchrun's processes are
+    in groups of their own)."""
+    if process.poll() is not None:
+        return
+    tree = descendants(process.pid)
+    process.terminate()
+    try:
+        process.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        for pid in {process.pid, *tree, *descendants(process.pid)}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    found = children(pid)
+    return [*found, *(each for child in found for each in descendants(child))]
 
 
 def children(pid: int) -> list[int]:

@@ -5,6 +5,7 @@ whatever the number of workers and processes, and a run can resume at any step. 
 place of the batch reads its own part of a row of shuffled shards, and a process has the places that stand together.
 """
 
+import atexit
 import ctypes
 import os
 import signal
@@ -13,7 +14,10 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.util import get_temp_dir
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -103,22 +107,8 @@ class Batches:
             yield Batch(images.permute(0, 3, 1, 2), labels)
 
     def close(self) -> None:
-        """End the worker processes at once, whatever they are doing: they hold nothing that could be lost.
-
-        Left to themselves, workers that wait for each other (one was killed while it held a lock) would keep the
-        process from ending.
-        """
-        reader: Any = getattr(self._loader, "_iterator", None)
-        workers = getattr(reader, "_workers", [])
-        if not workers:
-            return
-        if reader._worker_pids_set:  # or torch would report the deaths as failures
-            _remove_worker_pids(id(reader))
-            reader._worker_pids_set = False
-        for worker in workers:
-            worker.kill()
-        for worker in workers:
-            worker.join()
+        """End the worker processes."""
+        _end_workers(self._loader)
 
 
 def order(count: int, seed: int, epoch: int, starts: Sequence[int] = ()) -> np.ndarray:
@@ -157,13 +147,16 @@ def examples(
     # pictures of one shard stay together; others are dealt out, so that all have large and small ones
     mine = neighbours(count, rank, world) if starts_of(dataset) else range(rank, count, world)
     loader: DataLoader[Any] = DataLoader(_Whole(dataset, long_side), batch_size=None, sampler=mine, **_workers(workers))
-    for index, loaded in zip(mine, _guarded(loader, raising=broken is None), strict=True):
-        if isinstance(loaded, _Failure):
-            assert broken is not None
-            broken.append(loaded.message)
-        else:
-            image, label = loaded
-            yield Example(index, image.permute(2, 0, 1)[None], label[None])
+    try:
+        for index, loaded in zip(mine, _guarded(loader, raising=broken is None), strict=True):
+            if isinstance(loaded, _Failure):
+                assert broken is not None
+                broken.append(loaded.message)
+            else:
+                image, label = loaded
+                yield Example(index, image.permute(2, 0, 1)[None], label[None])
+    finally:
+        _end_workers(loader)
 
 
 @dataclass(frozen=True)
@@ -242,11 +235,13 @@ def _stack(samples: list[Any]) -> tuple[Tensor, Tensor, list[str]] | _Failure:
 def _workers(count: int) -> dict[str, Any]:
     """DataLoader's arguments about worker processes."""
     pinned = torch.cuda.is_available()
-    init = _leave_signals_to_the_parent if count else None
+    init = partial(_leave_signals_to_the_parent, os.getpid()) if count else None
+    if count:
+        get_temp_dir()  # from now on workers put their sockets there, too; folders of their own would outlive them
     return {"num_workers": count, "persistent_workers": count > 0, "pin_memory": pinned, "worker_init_fn": init}
 
 
-def _leave_signals_to_the_parent(worker: int) -> None:
+def _leave_signals_to_the_parent(parent: int, worker: int) -> None:
     """A request to stop often goes to the whole process group: the parent still needs its workers to end in order.
 
     Where the parent is killed, its workers end with it: they share its lock on the run folder and its connections.
@@ -255,8 +250,40 @@ def _leave_signals_to_the_parent(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() == 1:  # it died before it was asked
+        if os.getppid() != parent:  # it died before it was asked; in a container the parent may well be process 1
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+_started: "WeakSet[Any]" = WeakSet()
+"""All worker processes; multiprocessing keeps those that live."""
+
+
+def _end_workers(loader: DataLoader[Any]) -> None:
+    """End a loader's processes at once, whatever they are doing: they hold nothing that could be lost.
+
+    Left to themselves, workers that wait for each other (one was killed while it held a lock) would keep the
+    process from ending.
+    """
+    reader: Any = getattr(loader, "_iterator", None)
+    workers = getattr(reader, "_workers", [])
+    if not workers:
+        return
+    if reader._worker_pids_set:  # or torch would report the deaths as failures
+        _remove_worker_pids(id(reader))
+        reader._worker_pids_set = False
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+
+
+@atexit.register
+def _end_all_workers() -> None:
+    """Before multiprocessing waits for them: it only sends a SIGTERM, which they leave to their parent."""
+    if _started and os.name == "posix":
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or torch would report the deaths as failures
+    for worker in list(_started):
+        worker.kill()
 
 
 def is_dead_worker(error: BaseException) -> bool:
@@ -276,6 +303,7 @@ def dead_worker(error: BaseException) -> OrdnetError:
 def _guarded(loader: DataLoader[Any], raising: bool = True) -> Iterator[Any]:
     """What the loader yields. A failure becomes an error with its own message, a dead worker an error, not a wait."""
     batches = iter(loader)
+    _started.update(getattr(batches, "_workers", []))
     while True:
         try:
             loaded = next(batches)

@@ -21,8 +21,6 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ordnet.errors import OrdnetError
-from ordnet.inference.parser import load
-from ordnet.serve.app import make_app
 from ordnet.serve.guard import Hosts, Limits, is_loopback
 
 _UNREAD = 20.0
@@ -169,6 +167,10 @@ def run(
     allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Serve these models on an opened socket until SIGINT or SIGTERM; the first answers unless another is named."""
+    # torch takes seconds to come; a port that is taken, or a name that nobody has, is said before
+    from ordnet.inference.parser import load
+    from ordnet.serve.app import make_app
+
     host, port = listener.getsockname()[:2]
     limits = replace(limits, connections=min(limits.connections, _affordable()))
     app = make_app({model: load(model) for model in models}, limits, token, Hosts(host, allowed_hosts))

@@ -63,6 +63,20 @@ def wide_tiff(channels: int) -> bytes:
     return head + struct.pack("<H", 8) * channels + bytes(side * side * channels)
 
 
+def test_a_file_name_that_is_no_text(model, tmp_path):
+    """As Latin-1 names are on a system that takes UTF-8: parsed, and known the next time."""
+    picture = tmp_path / os.fsdecode(b"caf\xe9.png")
+    try:
+        photo(picture)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 alone")
+    out = tmp_path / "out"
+    first, second = (run(model, picture, "--out", out, "--save", "labels,coco") for _ in range(2))
+    assert first.exit_code == 0 and "1 parsed" in first.output, first.output
+    assert second.exit_code == 0 and "1 were done already" in second.output, second.output
+    assert json.loads((out / f"{picture.stem}.json").read_text())["picture"].endswith(picture.name)
+
+
 def test_hostile_files_are_reported_and_the_rest_is_done(model, tmp_path):
     folder, out = tmp_path / "in", tmp_path / "out"
     photo(folder / "good.png")

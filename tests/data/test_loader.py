@@ -1,7 +1,10 @@
 """Loading: the same samples whatever reads them, resumable anywhere, and nothing hangs on bad input."""
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -152,6 +155,32 @@ def test_a_dead_worker_is_an_error_and_not_a_wait():
     with pytest.raises((OrdnetError, RuntimeError)) as caught:
         seen(batches(Numbered(20, deadly=(5,)), workers=2))
     assert "loading process died" in str(caught.value) or is_dead_worker(caught.value)
+
+
+FIRST_PROCESS = """
+from tests.data.test_loader import Numbered, batches, seen
+made, left = batches(Numbered(20), workers=2), batches(Numbered(20), workers=2).epoch(0)
+print(len(seen(made)), len(next(left).images))
+made.close()
+try:
+    seen(batches(Numbered(20, deadly=(5,)), workers=2))
+except Exception as error:
+    print("died" in str(error) or "DataLoader worker" in str(error))
+"""
+
+
+def test_the_first_process_of_a_container_has_workers(tmp_path):
+    """Workers end where their parent is gone; they must not take process 1 for a sign of that. Nothing is left of them,
+    and a program that leaves in the middle of an epoch, or whose worker was killed, ends."""
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        alone = []  # not allowed here; what is left of them can still be seen
+    words = [*alone, sys.executable, "-c", FIRST_PROCESS]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=200, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert done.stdout == "5 4\nTrue\n", done.stderr
+    assert not list(tmp_path.glob("pymp-*"))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -108,9 +108,11 @@ def test_run_lengths_give_the_mask(mask):
     assert unpack(packed(lengths)) == lengths
 
 
-@pytest.mark.parametrize("lengths", [[3, 2], [30], [-2, 22], []])
-def test_wrong_run_lengths_are_refused(lengths):
-    with pytest.raises(OrdnetError, match="20 pixels"):
+@pytest.mark.parametrize(
+    ("lengths", "says"), [([3, 2], "20 pixels"), ([30], "20 pixels"), ([-2, 22], "is -2"), ([], "20 pixels")]
+)
+def test_wrong_run_lengths_are_refused(lengths, says):
+    with pytest.raises(OrdnetError, match=says):
         run_lengths(np.array(lengths, dtype=np.int64), (4, 5), 4, 5)
 
 

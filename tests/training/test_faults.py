@@ -282,3 +282,18 @@ def test_two_processes_take_the_same_steps(folder, tmp_path):
 def test_a_few_kills_of_the_script(tmp_path, kind):
     """Many more are a matter of minutes: python -m scripts.kill_runs."""
     assert "all bit-identical" in campaign(tmp_path, kills=2, each=2, epochs=20, seed=1, kinds=(kind,))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_script_takes_its_run_along(tmp_path, number):
+    """Stopped, it leaves no process behind, and no file."""
+    words = [sys.executable, "-m", "scripts.kill_runs", "--kills", "1"]
+    script = subprocess.Popen(words, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE)
+    while not (runs := children(script.pid)):
+        assert script.poll() is None, script.stderr.read()
+        time.sleep(0.01)
+    script.send_signal(number)
+    script.communicate(timeout=60)
+    assert script.returncode != 0
+    assert not any(is_running(run) for run in runs)
+    assert not list(tmp_path.iterdir())

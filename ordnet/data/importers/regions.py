@@ -84,7 +84,9 @@ def run_lengths(lengths: Sequence[int] | np.ndarray, size: tuple[int, int], heig
     if size != (height, width):
         raise OrdnetError(f"run lengths of {size[1]}x{size[0]} pixels for a picture of {width}x{height}")
     runs = lengths.tolist() if isinstance(lengths, np.ndarray) else list(lengths)
-    if min(runs, default=0) < 0 or sum(runs) != height * width:
+    if min(runs, default=0) < 0:
+        raise OrdnetError(f"a run length is {min(runs)}: expected 0 or more")
+    if sum(runs) != height * width:
         raise OrdnetError(f"run lengths add up to {sum(runs)}, but {width}x{height} has {height * width} pixels")
     lengths = np.array(runs, dtype=np.int64)
     present = np.arange(len(lengths)) % 2 == 1
