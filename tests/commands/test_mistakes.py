@@ -18,6 +18,7 @@ MISTAKES = [
     ("train nosuch", "no recipe 'nosuch' (a settings file ends in .yaml); `ordnet recipes` lists all"),
     ("train stanford", "perhaps stanford-mobilenet"),
     ("train folder-default", "folder-default needs your pictures: --data folder:PATH"),
+    ("train scenes-tiny --set model.decoder=finest", "there is no decoder 'finest'; there are plain, fine, dense"),
     ("train folder-default --data folder:FOLDER", "no images/ and labels/ in"),
     ("train scenes-tiny --data scene", "no data set 'scene'; there are folder, tar, ade20k"),
     ("train scenes-tiny --set training.epoch=3", "training has no setting 'epoch', perhaps epochs; there are epochs"),
