@@ -27,15 +27,15 @@ def main() -> None:
 
     found = checkpoint.load(given.checkpoint)
     colours = class_colours(found.classes)
+    sizes = {
+        key: found.about[key] for key in ("crop", "base_size", "long_side", "least_long_side") if key in found.about
+    }
     with tempfile.TemporaryDirectory() as folder:
         rounded = Path(folder) / "half.safetensors"
-        checkpoint.save(rounded, found.net, found.classes, colours, half=True)
+        checkpoint.save(rounded, found.net, found.classes, colours, sizes, half=True)
         figures = ordnet.evaluate(rounded, given.data, given.split).figures()
         about = {key: value for key, value in {**found.about, **figures}.items() if key in ABOUT}
-        about |= {"data": given.called, "name": given.name, "recipe": given.recipe, "about": given.about}
-        about |= {
-            key: found.about[key] for key in ("crop", "base_size", "long_side", "least_long_side") if key in found.about
-        }
+        about |= {"data": given.called, "name": given.name, "recipe": given.recipe, "about": given.about, **sizes}
         net = checkpoint.load(rounded).net
     out = Path(ordnet.__file__).parent / "models" / f"{given.name}.safetensors"
     checkpoint.save(out, net, found.classes, colours, about, half=True)

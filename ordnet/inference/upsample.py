@@ -9,6 +9,7 @@ the positions of a feature map lie in the picture.
 Shapes: K classes · H x W map.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,8 @@ def resized(source: RowMap, height: int, width: int, align_corners: bool) -> Row
         return mixture.to(old) @ old
 
     cost = max(source.cost / source.width * width, source.cost * source.height / height)
+    # the matrix of n rows has n² / scale numbers: for a picture one pixel wide it is all that counts, so it stays small
+    cost = max(cost, math.sqrt(16 * BAND * source.height / height))
     return RowMap(height, width, source.dtype, cost, rows)
 
 

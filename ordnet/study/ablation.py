@@ -232,7 +232,7 @@ class Job:
 
     def figures(self, split: str) -> dict[str, Any]:
         """The scores of the last weights, not the best ones: choosing the best would favour runs that jump about."""
-        last: dict[str, Any] = RunFolder(self.folder).epochs()[-1]
+        last: dict[str, Any] = RunFolder(self.folder).last_epoch()
         if split == self.settings.data.val_split:
             return last
         kept = self.folder / f"evaluation-{split}.json"

@@ -305,7 +305,7 @@ def _nothing_to_do(folder: RunFolder, display: Display, processes: int) -> Run:
         guarded(display.say, lambda: rebuild_report(folder.path))
     else:
         display.say(f"{folder.path} holds a finished run; nothing to do")
-    return Run(folder.path, folder.epochs()[-1])
+    return Run(folder.path, folder.last_epoch())
 
 
 def _fitted(settings: Settings, init: Path, words: Iterable[str]) -> Settings:

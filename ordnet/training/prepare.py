@@ -1,6 +1,5 @@
 """Everything a run works with, made before its first step: data, network, optimizer, and how far it had come."""
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -218,17 +217,13 @@ def prepare(
 
 
 def _known_size(sides: Sequence[int], data: DataConfig) -> KnownSize:
-    """The long sides that nine of ten training pictures have as the network sees them, in the middle of its scales.
-
-    A middle below 1 is left aside: pictures are parsed smaller only where they are larger than those trained on.
-    """
+    """The long sides that nine of ten training pictures have."""
     if not sides:
         return KnownSize(data.long_side)
     least, most = (int(np.quantile(sides, part, method="lower")) for part in (0.05, 0.95))
-    zoom = max(1.0, math.sqrt(data.scale[0] * data.scale[1]))
-    most = round(zoom * (data.long_side or most))
+    most = data.long_side or most
     # a base size is somebody else's scale: sizes are drawn around that one
-    return KnownSize(most, None if data.base_size else min(round(zoom * least), most))
+    return KnownSize(most, None if data.base_size else min(least, most))
 
 
 def _open_data(settings: Settings, display: Display, main: bool) -> tuple[Dataset, Dataset]:

@@ -166,6 +166,16 @@ class RunFolder:
         """The log's epoch records."""
         return [record for record in self.records() if record["event"] == "epoch"]
 
+    def last_epoch(self) -> dict[str, Any]:
+        """The record of the last epoch of a run that is done."""
+        found = self.epochs()
+        if not found:
+            raise OrdnetError(
+                f"{self.log} holds no epoch any more: the checkpoints beside it are as they were, but the figures of "
+                f"this finished run are lost; score it with `ordnet evaluate {self.best}`, or train anew with --force"
+            )
+        return found[-1]
+
 
 def _wanted(board: bool) -> tuple[str, ...]:
     return tuple(name for name in OWN if board or name != "tensorboard")

@@ -1,12 +1,16 @@
 """Positions of the feature map and pixels of the picture, held to the upsampling of the scores."""
 
+import resource
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordnet.inference.upsample import Places
+from ordnet.inference.upsample import Places, held, resized, whole_map
 from ordnet.model.branches import patch_grid
 
 SIDE = st.integers(1, 60)
@@ -58,3 +62,19 @@ def test_maps_with_unknown_places_stay_unknown_there():
     known[top:bottom, left:right] = True
     np.testing.assert_array_equal(~np.isnan(drawn), known)
     np.testing.assert_allclose(drawn[known], 3.0, rtol=1e-6)  # not darkened at the border
+
+
+@pytest.mark.parametrize("size", [(80_000, 1), (1, 80_000)])
+def test_thin_maps_take_memory_by_their_pixels(size):
+    """One megabyte of scores, with a gigabyte to make them in; a product over all rows would take twelve."""
+    height, width = size
+    small = torch.randn(1, 3, max(1, height // 4), max(1, width // 4), generator=torch.Generator().manual_seed(0))
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + 2**30, hard))
+    try:
+        made = whole_map(resized(held(small), height, width, False))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    expected = F.interpolate(small, size, mode="bilinear", align_corners=False)
+    torch.testing.assert_close(made, expected, atol=1e-4, rtol=0)

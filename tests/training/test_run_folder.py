@@ -95,6 +95,11 @@ def test_a_run_from_before_the_list_was_kept(halfway, folder, tmp_path):
     train_with(again(folder), out, resume=True)
     assert [record["epoch"] for record in RunFolder(out).epochs()] == [1, 2]
     assert (out / ".ordnet-files").exists()
+    # done; its log is emptied
+    (out / "log.jsonl").write_bytes(b"")
+    with pytest.raises(OrdnetError, match="figures of this finished run are lost"):
+        train_with(again(folder), out, resume=True)
+    assert (out / "best.safetensors").exists()
 
 
 # ---- damaged files ------------------------------------------------------------------------------------------------
