@@ -200,7 +200,7 @@ def quantised(data: bytes, calibration: Calibration, say: Callable[[str], object
     onnx = library("onnx")
     with tempfile.TemporaryDirectory() as folder, _quiet():
         plain = Path(folder) / "plain.onnx"
-        _prepared(data, Path(folder), plain)
+        _prepared(data, plain)
         model = onnx.load(plain)
         say(f"ranges of {len(calibration.ranges)} pictures")
         ranges = _ranges(plain, calibration.ranges)
@@ -228,13 +228,15 @@ def quantised(data: bytes, calibration: Calibration, say: Callable[[str], object
     return small, [choice for choice, _ in tried]
 
 
-def _prepared(data: bytes, folder: Path, out: Path) -> None:
-    """Constants folded and layers fused, as ONNX Runtime wants it before it quantises."""
-    source = folder / "float.onnx"
-    source.write_bytes(data)
-    library("onnxruntime.quantization.shape_inference").quant_pre_process(
-        source, out, skip_symbolic_shape=True, skip_onnx_shape=True
-    )
+def _prepared(data: bytes, out: Path) -> None:
+    """Constants folded and layers fused, as ONNX Runtime wants it before it quantises. Its own function for that loses
+    the file between versions 1.19 and 1.22 where shapes are not inferred, too."""
+    runtime = library("onnxruntime")
+    options = runtime.SessionOptions()
+    options.optimized_model_filepath = str(out)
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
 def _ranges(plain: Path, pictures: Sequence[np.ndarray]) -> Any:
