@@ -277,7 +277,8 @@ def outdoor() -> Recipe:
     """The model of that name which comes with the package."""
     recipe = changed(
         folder_default(), "outdoor", "the model that comes along: Stanford Background, 8 classes, averaged weights",
-        data={"jitter": 0.3}, model={"decoder": "fine"}, training={"epochs": 60, "ema": 0.998, "rate": 0.001, "head_rate": 4.0, "class_weights_fade": 0.0},
+        data={"jitter": 0.3}, model={"decoder": "fine"},
+        training={"epochs": 60, "ema": 0.998, "rate": 0.001, "head_rate": 4.0, "class_weights_fade": 0.0},
     )  # fmt: skip
     return replace(recipe, ours="0.7435 mIoU, 0.8788 pixAcc (val, whole, as float16)", cost="70 minutes on one core")
 
