@@ -70,8 +70,9 @@ OWN = "own"
 LongSide = int | Literal["own"] | None
 """What may be asked for: a number of pixels, the picture's own size, or (None) what the checkpoint was trained for."""
 LARGER = 1.25
-"""Pictures up to this many times as large as those trained on, or as much smaller, are left alone: training scales them
-more than that."""
+"""Pictures up to this many times as large as those trained on are left alone: training scales them more than that."""
+SMALLER = 2
+"""Pictures so many times smaller are seen larger; training seldom makes any as small."""
 
 
 class KnownSize(NamedTuple):
@@ -115,7 +116,7 @@ def fitted_size(height: int, width: int, known: KnownSize) -> tuple[int, int]:
     longest = max(height, width)
     if known.most is not None and longest > LARGER * known.most:
         side = known.most
-    elif known.least is not None and LARGER * longest < known.least:
+    elif known.least is not None and SMALLER * longest <= known.least:
         side = known.least
     else:
         return height, width

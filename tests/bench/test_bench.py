@@ -32,7 +32,8 @@ def test_our_operations_by_hand():
         module = METHODS["ORDNet factored"](c)
     n, regions = h * w, 4 + 1
     positions = n * (4 * c * d) * 2 + n * c * 3  # queries, keys, Σ x kᵀ, output; three more rows of biases
-    small = regions * (e * c * d + c * e * d) + 2 * c * c * e  # Wv S, fold M, and Wf Wo of each branch
+    small = regions * (e * c * d + c * e * d)  # Wv S, fold M
+    small += c * c * e + c * c * d  # Wf Wo of the middle range; of the long range, with one matrix only, Wf (Wo M)
     counted = gflops(module, 1, c, h, w) * 1e9 / 2
     gate = n * c  # one dot product per position; its matrix-vector products are not counted
     assert counted == pytest.approx(positions + small + gate, rel=0.01)

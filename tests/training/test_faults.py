@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -288,7 +289,9 @@ def test_a_few_kills_of_the_script(tmp_path, kind):
 def test_the_script_takes_its_run_along(tmp_path, number):
     """Stopped, it leaves no process behind, and no file."""
     words = [sys.executable, "-m", "scripts.kill_runs", "--kills", "1"]
-    script = subprocess.Popen(words, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE)
+    heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # which tests in the background have not
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    script = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, preexec_fn=heard)
     while not (runs := children(script.pid)):
         assert script.poll() is None, script.stderr.read()
         time.sleep(0.01)

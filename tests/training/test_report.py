@@ -16,6 +16,7 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.evaluation.confusion import Confusion
 from ordnet.evaluation.evaluate import BestAndWorst, evaluate_network
 from ordnet.model import checkpoint
+from ordnet.model.pixels import KnownSize
 from ordnet.picture.overlay import marked, most_frequent
 from ordnet.picture.page import figure, page, section, text
 from ordnet.training import state
@@ -280,7 +281,7 @@ def test_what_each_branch_is_worth(run, folder):
     """A part switched off scores as the command says; the network itself stays whole."""
     loaded = checkpoint.load(run / "last.safetensors")
     before = evaluate_network(loaded.net, data := open_dataset(f"folder:{folder}", "val")).miou
-    rows, note = what_parts_are_worth(loaded.net, data, False, None)
+    rows, note = what_parts_are_worth(loaded.net, data, False, KnownSize())
     assert [row[0].split()[-1] for row in rows] == ["is", "range", "range", "open", "block"]
     assert rows[0][1] == f"{before:.4f}" and "9 pictures" in note
     without = ordnet.evaluate(run / "last.safetensors", f"folder:{folder}", without="middle").miou
@@ -288,7 +289,7 @@ def test_what_each_branch_is_worth(run, folder):
     assert evaluate_network(loaded.net, data).miou == before
     assert "What each branch is worth" in (run / "report.html").read_text()
     plain = ordnet.build("dilated-fcn", classes=3, backbone="tiny")
-    assert what_parts_are_worth(plain, data, False, None) == ([], "")
+    assert what_parts_are_worth(plain, data, False, KnownSize()) == ([], "")
 
 
 @pytest.mark.parametrize("bias", [-20.0, 0.0])
