@@ -97,11 +97,6 @@ def known_size(asked: LongSide, about: Mapping[str, Any]) -> KnownSize:
     return KnownSize(asked, least and min(least, asked))
 
 
-def long_side_of(asked: LongSide, about: Mapping[str, Any]) -> int | None:
-    """The long side that larger pictures are brought to; None leaves all at their own size."""
-    return known_size(asked, about).most
-
-
 def parse_long_side(text: str | None) -> LongSide:
     """The same from the command line."""
     if text is None or text == OWN:

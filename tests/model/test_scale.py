@@ -8,7 +8,7 @@ import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.inference.parser import Parser
 from ordnet.model import checkpoint
-from ordnet.model.pixels import LARGER, SMALLER, KnownSize, fitted, known_size, long_side_of, parse_long_side, seen_by
+from ordnet.model.pixels import LARGER, SMALLER, KnownSize, fitted, known_size, parse_long_side, seen_by
 
 NAMES, COLOURS = ("a", "b", "c"), ((0, 0, 255), (0, 128, 0), (255, 0, 0))
 
@@ -96,14 +96,14 @@ def test_the_checkpoint_says_it_and_the_caller_may_overrule(tmp_path):
     assert ordnet.load(tmp_path / "net.safetensors").long_side == 80
     assert ordnet.load(tmp_path / "net.safetensors", long_side="own").long_side is None
     assert ordnet.load(tmp_path / "net.safetensors", long_side=200).long_side == 200
-    assert long_side_of(None, {}) is None
+    assert known_size(None, {}) == (None, None)
     about = {"long_side": 480, "least_long_side": 320}
     assert known_size(None, about) == (480, 320)
     assert known_size("own", about) == (None, None)
     assert known_size(200, about) == (200, 200)  # a bound that was asked for is kept
     assert known_size(1000, about) == (1000, 320)
     with pytest.raises(OrdnetError, match="number of pixels or 'own'"):
-        long_side_of(-3, {})
+        known_size(-3, {})
     assert (parse_long_side("320"), parse_long_side("own"), parse_long_side(None)) == (320, "own", None)
     with pytest.raises(OrdnetError, match="--long-side big: expected a number of pixels, or own"):
         parse_long_side("big")
