@@ -73,6 +73,8 @@ LARGER = 1.25
 """Pictures up to this many times as large as those trained on are left alone: training scales them more than that."""
 SMALLER = 2
 """Pictures so many times smaller are seen larger; training seldom makes any as small."""
+ENLARGED = 2048
+"""No picture is made longer than this, whatever a checkpoint says of itself."""
 
 
 class KnownSize(NamedTuple):
@@ -83,7 +85,7 @@ class KnownSize(NamedTuple):
 
 
 def known_size(asked: LongSide, about: Mapping[str, Any]) -> KnownSize:
-    """Larger pictures are brought to the scale's `most`, smaller ones to its `least`."""
+    """The sizes that a checkpoint knows, or what was asked for instead."""
     if asked == OWN:
         return KnownSize()
     most, least = (
@@ -111,8 +113,8 @@ def fitted_size(height: int, width: int, known: KnownSize) -> tuple[int, int]:
     longest = max(height, width)
     if known.most is not None and longest > LARGER * known.most:
         side = known.most
-    elif known.least is not None and SMALLER * longest <= known.least:
-        side = known.least
+    elif known.least is not None and SMALLER * longest <= min(known.least, ENLARGED):
+        side = min(known.least, ENLARGED)
     else:
         return height, width
     return max(1, round(height * side / longest)), max(1, round(width * side / longest))

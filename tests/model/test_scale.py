@@ -8,7 +8,17 @@ import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.inference.parser import Parser
 from ordnet.model import checkpoint
-from ordnet.model.pixels import LARGER, SMALLER, KnownSize, fitted, known_size, parse_long_side, seen_by
+from ordnet.model.pixels import (
+    ENLARGED,
+    LARGER,
+    SMALLER,
+    KnownSize,
+    fitted,
+    fitted_size,
+    known_size,
+    parse_long_side,
+    seen_by,
+)
 
 NAMES, COLOURS = ("a", "b", "c"), ((0, 0, 255), (0, 128, 0), (255, 0, 0))
 
@@ -59,6 +69,11 @@ def test_a_small_picture_is_seen_larger(height, width):
     parser = make(long_side=200, least_long_side=96)
     assert parser.scores(pixels).shape == (3, height, width)
     np.testing.assert_array_equal(parser(pixels).labels, parser.scores(pixels).argmax(0))
+
+
+def test_a_checkpoint_cannot_blow_pictures_up():
+    assert fitted_size(1, 1, KnownSize(100_000, 100_000)) == (ENLARGED, ENLARGED)
+    assert fitted_size(1500, 10, KnownSize(100_000, 100_000)) == (1500, 10)
 
 
 def test_a_small_picture_is_parsed_like_the_enlarged_one():
