@@ -186,9 +186,9 @@ def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
             step = progress.epoch * batches.steps + progress.step
             steps = training.epochs * batches.steps
             set_rate(setup.optimizer, step, steps, training)
+            now = faded(training, step / steps)
             last_of_epoch = progress.step == batches.steps - 1
             with watch(setup.net if last_of_epoch else nn.Identity()) as progress.vitals:
-                now = faded(training, step / steps)
                 parts = take_step(setup.accelerator, setup.model, setup.optimizer, batch, now, step)
             if setup.averaged:
                 setup.averaged.update(setup.net, step + 1)
