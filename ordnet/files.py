@@ -3,8 +3,10 @@
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -45,3 +47,25 @@ def _usual_mode(path: Path) -> int:
 def write_text(path: Path, text: str) -> None:
     """UTF-8. What is no character (of a file name in another encoding) stands escaped, as JSON takes it back."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="backslashreplace"))
+
+
+@contextmanager
+def filled_folder(out: Path) -> Iterator[Path]:
+    """A folder whose content becomes that of `out`, which is new or empty, at the end; nothing of it if that is not
+    reached.
+
+    An empty folder stays where it is, and what is moved stays within it: it may be the one that the user is in (`.`),
+    or a disk of its own.
+    """
+    there = out.exists()
+    place = out if there else out.parent
+    place.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".ordnet-", dir=place) as made:
+        folder = Path(made) / "new"
+        folder.mkdir()
+        yield folder
+        if there:
+            for entry in sorted(folder.iterdir()):
+                entry.rename(out / entry.name)
+        else:
+            folder.rename(out)

@@ -8,8 +8,10 @@ changed file is read again; a damaged PNG counts as none.
 import hashlib
 import math
 import os
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -38,7 +40,7 @@ def read_index(path: str) -> np.ndarray:
 
     Colour pictures in which red, green and blue are the same everywhere are grey ones too.
     """
-    with opened(path) as image:
+    with opened(path, pixels=True) as image:
         spread = _SPREAD.get(_stored_mode(image), 1)
         raw = np.asarray(image)
     if raw.ndim == 3 and (raw[..., :3] == raw[..., :1]).all() and not (raw[..., 3:] != 255).any():
@@ -53,7 +55,7 @@ def read_index(path: str) -> np.ndarray:
 
 def read_colours(path: str, palette: Mapping[Colour, int]) -> np.ndarray:
     """Raw values (H, W) of a picture whose colours stand for them."""
-    with opened(path) as image:
+    with opened(path, pixels=True) as image:
         colours = np.asarray(image.convert("RGB"))
     return _values(colours, palette, path)
 
@@ -71,7 +73,7 @@ def read_label(path: str, palette: Mapping[Colour, int], one_bit: int = 1) -> np
 
 def read_lossy(path: str, palette: Mapping[Colour, int], values: Sequence[int]) -> np.ndarray:
     """Raw values (H, W) of a picture whose pixels are only near their values or colours: the nearest of them."""
-    with opened(path) as image:
+    with opened(path, pixels=True) as image:
         pixels = np.asarray(image.convert("RGB" if palette else "L"), np.int32)
     if not palette:
         # a look-up table over all grey values
@@ -183,6 +185,7 @@ def _load(source: Path, key: str) -> np.ndarray:
         claimed = max((math.prod(shape) for name, shape, _ in whosmat(str(source)) if name == variable), default=0)
         if claimed > largest_pixels():
             raise OrdnetError(f"{claimed:,} values are more than the {largest_pixels():,} that are read at once")
+        _refuse_bombs(source)
         value = loadmat(str(source), variable_names=[variable])[variable]
         raw = np.asarray(value[field][0, 0] if field else value)
     except Exception as error:  # scipy raises whatever it stumbles over in broken data
@@ -194,3 +197,23 @@ def _load(source: Path, key: str) -> np.ndarray:
     if not (np.isfinite(raw).all() and raw.min() >= 0 and raw.max() <= 65535 and (raw == np.floor(raw)).all()):
         raise OrdnetError(f"{source}: `{key}` holds values other than whole numbers from 0 to 65535")
     return raw.astype(np.uint8 if raw.max() < 256 else np.uint16)
+
+
+def _refuse_bombs(source: Path) -> None:
+    """Raise OrdnetError where variables of a MATLAB file unpack to more than a label takes: headers do not tell how
+    large the fields of a structure are.
+
+    After 128 bytes, whose last two give the byte order, comes a kind (4 bytes), a length (4 bytes) and the content for
+    each variable; kind 15 is packed by zlib.
+    """
+    most = 2 * largest_pixels() + (1 << 20)  # labels go up to 65535
+    with source.open("rb") as file:
+        order: Literal["little", "big"] = "little" if file.read(128)[126:] == b"IM" else "big"
+        while len(tag := file.read(8)) == 8:
+            kind, size = (int.from_bytes(part, order) for part in (tag[:4], tag[4:]))
+            end, unpacked, packer = file.tell() + size, 0, zlib.decompressobj()
+            while kind == 15 and (piece := packer.unconsumed_tail or file.read(min(1 << 16, end - file.tell()))):
+                unpacked += len(packer.decompress(piece, 1 << 20))
+                if unpacked > most:
+                    raise OrdnetError(f"it unpacks to more than {most:,} bytes")
+            file.seek(end)

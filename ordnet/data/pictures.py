@@ -19,7 +19,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
-from ordnet.data.reading import check_header, regular_file
+from ordnet.data.reading import check_header, check_scans, regular_file
 from ordnet.data.shards import INSIDE, member
 from ordnet.errors import OrdnetError
 
@@ -83,7 +83,7 @@ def open_rgb(
     than that. `largest` is the number of pixels beyond which the picture is refused before decoding. `formats` are the
     only ones tried, by Pillow's names. `stretch` is that of `as_rgb`.
     """
-    with opened(source, largest, formats) as image:
+    with opened(source, largest, formats, pixels=True) as image:
         if at_least is not None:
             image.draft(None, at_least[::-1] if _orientation(image) in _SIDEWAYS else at_least)
         if stretch and isinstance(source, str | Path) and _deep_colours(image):
@@ -133,8 +133,11 @@ def as_rgb(image: Image.Image, stretch: bool = False) -> Image.Image:
 
 
 @contextmanager
-def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] = FORMATS) -> Iterator[Image.Image]:
-    """The picture with only its header read. What goes wrong while it is open is an error that names the file."""
+def opened(
+    source: Source, largest: int | None = None, formats: tuple[str, ...] = FORMATS, pixels: bool = False
+) -> Iterator[Image.Image]:
+    """The picture with only its header read; `pixels` is whether it will be decoded. What goes wrong while it is open
+    is an error that names the file."""
     largest = largest_pixels() if largest is None else largest
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
     if isinstance(source, str | Path):
@@ -148,6 +151,8 @@ def opened(source: Source, largest: int | None = None, formats: tuple[str, ...] 
                     f"`ordnet predict` reads larger ones in windows with the extra `geo` (pip install 'ordnet[geo]'); "
                     f"or set ORDNET_MAX_PIXELS={image.width * image.height} and have the memory for it"
                 )
+            if pixels and image.format in ("JPEG", "MPO"):
+                check_scans(image.fp, image.width * image.height)
             yield image
     except OrdnetError as error:
         raise OrdnetError(f"{name}: {error}") from None

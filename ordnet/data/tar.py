@@ -6,9 +6,7 @@ large data sets readable: few files, and each process of a training reads shards
 
 import io
 import re
-import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -22,10 +20,10 @@ from ordnet.data.folder import divide
 from ordnet.data.label_files import LABEL_ENDINGS, read_label
 from ordnet.data.labels import HELP, IGNORE, ClassList, read_class_list
 from ordnet.data.pictures import ENDINGS, IMAGE_ENDINGS
-from ordnet.data.reading import regular_file
+from ordnet.data.reading import read_bytes, regular_file
 from ordnet.data.shards import INSIDE, member, member_name, shard_index, stamp
 from ordnet.errors import OrdnetError
-from ordnet.files import write_text
+from ordnet.files import filled_folder, write_text
 from ordnet.progress import progress
 
 TREE = f"""\
@@ -194,11 +192,8 @@ def write_shards(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OrdnetError(f"{out} is there already: name a new folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
     written: dict[str, int] = {}
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as made:
-        folder = Path(made) / "shards"
-        folder.mkdir()
+    with filled_folder(out) as folder:
         for dataset in splits:
             classes = dataset.classes
             lines = [
@@ -212,9 +207,6 @@ def write_shards(
                 chosen = range(start, min(start + each, len(dataset.ids)))
                 _write_shard(dataset, chosen, shard, advance)
             written[dataset.split] = len(starts)
-        if out.exists():
-            out.rmdir()
-        shutil.move(folder, out)
     return written
 
 
@@ -224,7 +216,7 @@ def _write_shard(dataset: Dataset, chosen: range, shard: Path, advance: Callable
             image, label = dataset.files(index)
             ending = Path(image).suffix.lower()
             if stamp(image) is not None and ending in IMAGE_ENDINGS:
-                content = (member(image) or io.BytesIO(regular_file(image).read_bytes())).getvalue()
+                content = (member(image) or io.BytesIO(read_bytes(Path(image)))).getvalue()
             else:  # generated
                 content, ending = _png(np.asarray(dataset.image(index))), ".png"
             _add(archive, f"{dataset.ids[index]}{ending}", content)

@@ -377,6 +377,98 @@ def test_small_mat_files_of_huge_labels_are_refused(tmp_path, monkeypatch):
         read_mat(str(tmp_path / "a.mat"), "S")
 
 
+def test_small_mat_files_of_huge_structures_are_refused(tmp_path, monkeypatch):
+    """A header says that a structure is one value, and not what its fields hold: 1.5 MB once took 4.7 GB."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    label = np.zeros((4000, 4000), np.uint8)
+    savemat(tmp_path / "a.mat", {"GTcls": {"Segmentation": label}}, do_compression=True)
+    assert read_mat(str(tmp_path / "a.mat"), "GTcls.Segmentation").shape == (4000, 4000)
+    savemat(tmp_path / "b.mat", {"GTcls": {"Segmentation": label}}, do_compression=True)
+    monkeypatch.setenv("ORDNET_MAX_PIXELS", "1000000")
+    with pytest.raises(OrdnetError, match=r"b\.mat.*unpacks to more than 3,048,576 bytes"):
+        read_mat(str(tmp_path / "b.mat"), "GTcls.Segmentation")
+
+
+def bmp_of_runs(side):
+    """One pixel and the end of the line, for each row."""
+    body = b"\1\1\0\0" * side
+    head = struct.pack("<IHHI", 1078 + len(body), 0, 0, 1078)
+    about = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(body), 0, 0, 256, 0)
+    return b"BM" + head + about + bytes(1024) + body
+
+
+def tiff_of_one_tile(side, order="<"):
+    """A picture of one pixel in a tile of side x side."""
+    content = zlib.compress(bytes(side * side)) if side < 1000 else b"never looked at"
+    entries = [(256, 3, 1), (257, 3, 1), (258, 3, 8), (259, 3, 8), (262, 3, 1), (277, 3, 1), (322, 4, side)]
+    entries += [(323, 4, side), (324, 4, 8 + 2 + 12 * 10 + 4), (325, 4, len(content))]
+    fields = [struct.pack(f"{order}{'H2x' if kind == 3 else 'I'}", value) for _, kind, value in entries]
+    table = [
+        struct.pack(f"{order}HHI", tag, kind, 1) + field for (tag, kind, _), field in zip(entries, fields, strict=True)
+    ]
+    start = b"II*\0" if order == "<" else b"MM\0*"
+    return start + struct.pack(f"{order}IH", 8, len(table)) + b"".join(table) + bytes(4) + content
+
+
+def jpeg_of_scans(side, scans, behind=b""):
+    """A JPEG whose last scan, of a few bytes, comes again and again."""
+    file = io.BytesIO()
+    Image.new("L", (side, side)).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    last = content.rindex(b"\xff\xda")
+    table = content.rindex(b"\xff\xc4", 0, last)
+    return content[:-2] + content[table:-2] * scans + b"\xff\xd9" + behind
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: b"P3 1000 1000 255\n" + b"#\n" * 5_000_000, "more than 1,000 comments"),
+        (lambda: b"P2\n9 9 255\n" + b"1 " * 100_000 + b"#\n" * 5_000_000, "more than 1,000 comments"),
+        (lambda: bmp_of_runs(14_000), "14000 x 14000 pixels in run lengths"),
+        (lambda: tiff_of_one_tile(16_000), "tiles of 16000 x 16000 pixels"),
+        (lambda: tiff_of_one_tile(16_000, ">"), "tiles of 16000 x 16000 pixels"),
+        (lambda: jpeg_of_scans(6000, 1000), "goes over its pixels more than 111 times"),
+    ],
+)
+def test_small_files_that_keep_a_decoder_busy_are_refused(tmp_path, make, says):
+    """For minutes, or with gigabytes, though all have fewer pixels than are read."""
+    (tmp_path / "busy").write_bytes(make())
+    for how in ("picture", "label"):
+        assert says in within(10, 3000, READ, how, tmp_path / "busy")
+
+
+def test_honest_files_of_the_same_kinds_are_read(tmp_path):
+    for content, size in (
+        (b"P3 # by hand\n2 1 255\n" + b"1 2 3 # red\n4 5 6\n", (2, 1)),
+        (bmp_of_runs(40), (40, 40)),
+        (tiff_of_one_tile(64), (1, 1)),
+        (tiff_of_one_tile(64, ">"), (1, 1)),
+        (jpeg_of_scans(64, 5), (64, 64)),
+        # what stands behind the picture is none of its scans: the film of a phone, say
+        (jpeg_of_scans(6000, 0, b"\xff\xda" * 10_000), (6000, 6000)),
+    ):
+        assert open_rgb(io.BytesIO(content)).size == size
+    # a segment that looks like an end hides no scans
+    scans = jpeg_of_scans(6000, 500)
+    first = scans.index(b"\xff\xc4", scans.index(b"\xff\xda"))
+    with pytest.raises(OrdnetError, match="goes over its pixels"):
+        open_rgb(io.BytesIO(scans[:first] + b"\xff\xfe\0\4\xff\xd9" + scans[first:]))
+
+
+def test_files_with_holes_are_not_read_into_memory(tmp_path):
+    """They claim any size and take none: 30 GB were asked for."""
+    Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
+    (tmp_path / "c.json").write_text(json.dumps(COCO))
+    for name in ("a.png", "d.json"):
+        with (tmp_path / name).open("ab") as file:
+            file.truncate(30 << 30)
+    with pytest.raises(OrdnetError, match=r"d\.json has 32,212,254,720 bytes, more than the 2,000,000,000"):
+        read_coco(tmp_path / "d.json", tmp_path)
+    with pytest.raises(OrdnetError, match=r"a\.png has 32,212,254,720 bytes"):
+        write_folder(read_coco(tmp_path / "c.json", tmp_path), tmp_path / "out", True, 0.2, 0)
+
+
 def test_pipes_are_refused_and_not_waited_for(tmp_path):
     spec = put(tmp_path / "set")
     for name in ("pipe.png", "pipe.txt", "pipe.json", "pipe.mat"):

@@ -276,6 +276,13 @@ def test_mistakes_are_named_before_anything_is_computed(model, tmp_path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
 
 
+def test_a_file_with_holes_is_not_read_into_memory(tmp_path):
+    with (tmp_path / "hole.onnx").open("wb") as file:
+        file.truncate(30 << 30)
+    with pytest.raises(OrdnetError, match="has 32,212,254,720 bytes"):
+        OnnxParser(tmp_path / "hole.onnx")
+
+
 def test_foreign_and_damaged_files_are_refused(model, tmp_path):
     content = model[1].read_bytes()
     bad = tmp_path / "bad.onnx"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ordnet.data.importers.convert import Annotated, Annotations, Shape, identifier
-from ordnet.data.importers.regions import Region, picture_for, reader_of
+from ordnet.data.importers.regions import Region, inside, picture_for, reader_of
 from ordnet.data.label_files import read_colours, read_index
 from ordnet.data.labels import Colour
 from ordnet.data.pictures import opened
@@ -36,7 +36,12 @@ def read_cvat(folder: Path, images: Path | None) -> Annotations:
     found = Annotations(names=list(colours))
     for file in files:
         below = file.relative_to(masks).with_suffix("")
-        picture = picture_for(below.as_posix(), places)
+        try:
+            picture = picture_for(below.as_posix(), places, images or folder)
+            inside(folder, file.relative_to(folder).as_posix())
+        except OrdnetError as error:
+            found.problems.append(str(error))
+            continue
         if picture is None:
             looked = " and ".join(map(str, places))
             found.problems.append(
@@ -59,7 +64,12 @@ def read_roboflow(folder: Path) -> Annotations:
         found.names += [name for name in names.values() if name not in found.names]
         for file in files:
             stem = file.name.removesuffix("_mask.png")
-            picture = picture_for(stem, [part])
+            try:
+                picture = picture_for(stem, [part], folder)
+                inside(folder, file.relative_to(folder).as_posix())
+            except OrdnetError as error:
+                found.problems.append(str(error))
+                continue
             if picture is None:
                 found.problems.append(f"no picture beside {file}: expected {stem}.jpg")
                 continue
@@ -123,7 +133,7 @@ def _labelmap(file: Path) -> dict[str, Colour]:
             continue
         name, _, rest = line.partition(":")
         values = [word.strip() for word in rest.partition(":")[0].split(",")]
-        if len(values) != 3 or not all(word.isascii() and word.isdecimal() and int(word) < 256 for word in values):
+        if len(values) != 3 or not all(map(_is_byte, values)):
             raise OrdnetError(
                 f"{file}: line {number}: expected `name:red,green,blue::`, 0 to 255 each; got {line[:80]!r}"
             )
@@ -150,9 +160,14 @@ def _classes_csv(file: Path) -> dict[int, str]:
         raise OrdnetError(f"{file} is not readable: {error}") from None
     names: dict[int, str] = {}
     for row in rows[1:]:
-        if len(row) != 2 or not (row[0].isascii() and row[0].isdecimal() and int(row[0]) < 256) or not row[1]:
+        if len(row) != 2 or not _is_byte(row[0]) or not row[1]:
             raise OrdnetError(f"{file}: expected the columns `Pixel Value` and `Class`, got {row!r:.80}")
         names[int(row[0])] = row[1]
     if not names:
         raise OrdnetError(f"{file} names no class")
     return names
+
+
+def _is_byte(word: str) -> bool:
+    """Whether a word is a number from 0 to 255. Python reads no number of more than 4,300 digits."""
+    return word.isascii() and word.isdecimal() and len(word) < 5 and int(word) < 256

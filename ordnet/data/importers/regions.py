@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.pictures import IMAGE_ENDINGS, opened
-from ordnet.data.reading import regular_file
+from ordnet.data.reading import read_bytes
 from ordnet.errors import OrdnetError
 
 _BITS = 60
@@ -86,8 +86,10 @@ def run_lengths(lengths: Sequence[int] | np.ndarray, size: tuple[int, int], heig
     runs = lengths.tolist() if isinstance(lengths, np.ndarray) else list(lengths)
     if min(runs, default=0) < 0:
         raise OrdnetError(f"a run length is {min(runs)}: expected 0 or more")
-    if sum(runs) != height * width:
-        raise OrdnetError(f"run lengths add up to {sum(runs)}, but {width}x{height} has {height * width} pixels")
+    if (total := sum(runs)) != height * width:
+        # Python prints no number of more than 4,300 digits
+        words = f"{total}" if total.bit_length() <= _BITS else f"more than {2**_BITS}"
+        raise OrdnetError(f"run lengths add up to {words}, but {width}x{height} has {height * width} pixels")
     lengths = np.array(runs, dtype=np.int64)
     present = np.arange(len(lengths)) % 2 == 1
     return Region(0, 0, np.repeat(present, lengths).reshape(width, height).T)
@@ -178,10 +180,14 @@ def somewhere_inside(folder: Path, name: str) -> Path:
         return found[0]
 
 
-def picture_for(stem: str, folders: Sequence[Path]) -> Path | None:
-    """The picture of that name, with whatever ending, in the first of the folders that has it."""
+def picture_for(stem: str, folders: Sequence[Path], root: Path) -> Path | None:
+    """The picture of that name, with whatever ending, in the first of the folders that has it.
+
+    An error where it is a link that leads out of `root`.
+    """
     candidates = (folder / f"{stem}{ending}" for folder in folders for ending in (*IMAGE_ENDINGS, *_UPPER))
-    return next((path for path in candidates if path.is_file()), None)
+    found = next((path for path in candidates if path.is_file()), None)
+    return None if found is None else inside(root, found.relative_to(root).as_posix())
 
 
 _UPPER = (".JPG", ".JPEG", ".PNG")
@@ -219,4 +225,4 @@ def unpacked_mask(text: Any, compressed: bool) -> np.ndarray:
 
 def reader_of(path: Path) -> Callable[[], bytes]:
     """Reads a picture's file when it is needed: thousands of pictures do not fit into memory."""
-    return lambda: regular_file(path).read_bytes()
+    return lambda: read_bytes(path)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ordnet.data.reading import read_bytes
 from ordnet.errors import OrdnetError
 from ordnet.inference.explain import Explainer
 from ordnet.inference.onnx.export import FORMAT, SMALL_SCORES
@@ -22,6 +23,8 @@ from ordnet.model.card import read_facts
 from ordnet.model.pixels import LongSide, Seen, known_size, seen_by
 from ordnet.picture.overlay import Colour
 
+_LARGEST = 2**31
+"""Bytes: ONNX files that stand on their own are no larger."""
 _LONGEST_LEAST = 4096
 """Pixels to which a small picture is continued: 64 patches of the coarsest backbone's positions take 2,017."""
 
@@ -149,7 +152,9 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         raise OrdnetError(f"no model at {path}")
     try:
-        return onnx.load_model_from_string(path.read_bytes())
+        return onnx.load_model_from_string(read_bytes(path, _LARGEST))
+    except OrdnetError:
+        raise
     except Exception as error:  # protobuf's own class, which onnx does not name
         raise OrdnetError(f"{path} is no ONNX model, or was cut short ({_first_line(error)})") from None
 
