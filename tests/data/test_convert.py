@@ -306,6 +306,7 @@ def test_coco_ids_of_both_kinds(tmp_path):
         {"size": [10, 20], "counts": [1e308, 200.0]},
         {"size": [10, 20], "counts": ["a"]},
         {"size": [2**40, 2**40], "counts": [1]},
+        {"size": [10, 20], "counts": [int("9" * 4300), int("9" * 4300)]},  # their sum has more digits than are printed
         {"size": [10, 20], "counts": "o" * 2_000_000},
         [[1e308, -1e308, 1e308, 1e308, 0, 1]],
         [[0, 0, 10**400, 1, 5, 5]],
@@ -315,3 +316,16 @@ def test_coco_numbers_that_overflow_are_refused(tmp_path, segmentation):
     file, images = coco(tmp_path, [{"segmentation": segmentation}])
     with pytest.raises(OrdnetError, match="nothing was written"):
         convert(read_coco(file, images), tmp_path / "out")
+
+
+def test_the_folder_that_one_is_in(tmp_path, monkeypatch):
+    """`--out .`: that folder itself is filled, and not another one put into its place."""
+    file, images = coco(tmp_path, [{"segmentation": [[0, 0, 5, 0, 5, 5]]}])
+    (tmp_path / "out").mkdir()
+    before = (tmp_path / "out").stat().st_ino
+    monkeypatch.chdir(tmp_path / "out")
+    convert(read_coco(file, images), Path())
+    assert (tmp_path / "out").stat().st_ino == before
+    assert sorted(path.name for path in Path().iterdir()) == ["classes.txt", "images", "labels", "train.txt"]
+    with pytest.raises(OrdnetError, match="not an empty folder"):
+        convert(read_coco(file, images), Path())

@@ -339,3 +339,59 @@ def test_pictures_outside_the_folder_are_refused(tmp_path):
     (tmp_path / "s/x.json").write_text(json.dumps({"shapes": [], "imagePath": "link.jpg"}))
     with pytest.raises(OrdnetError, match="leads out of"):
         convert(read_labelme(tmp_path / "s"), tmp_path / "out")
+
+
+def _private(root):
+    put_picture(root / "a.jpg")
+    Image.fromarray(MASK).save(root / "a_mask.png")
+    (root / "_classes.csv").write_text("Pixel Value, Class\n0, x\n1, y\n2, z\n")
+    return root
+
+
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_links_out_of_an_export_are_refused(tmp_path, whole_folder):
+    """A picture, or the folder of all pictures, that is a link to somewhere else: nothing of that is copied."""
+    private = _private(tmp_path / "private")
+
+    def link(folder, *names):
+        if whole_folder:
+            folder.symlink_to(private)
+        for name in () if whole_folder else names:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(private / name)
+
+    (tmp_path / "cvat/SegmentationClass").mkdir(parents=True)
+    Image.fromarray(np.zeros((10, 20), np.uint8)).save(tmp_path / "cvat/SegmentationClass/a.png")
+    (tmp_path / "cvat/labelmap.txt").write_text("x:0,0,0::\n")
+    link(tmp_path / "cvat/JPEGImages", "a.jpg")
+    (tmp_path / "roboflow").mkdir()
+    link(tmp_path / "roboflow/train", "a.jpg", "a_mask.png", "_classes.csv")
+    project = put_project(tmp_path / "supervisely", [])
+    (annotation,) = project.rglob("ann/*.json")
+    pictures = annotation.parent.parent / "img"
+    for file in pictures.iterdir():
+        file.unlink()
+    pictures.rmdir()
+    (private / annotation.name.removesuffix(".json")).write_bytes((private / "a.jpg").read_bytes())
+    link(pictures, annotation.name.removesuffix(".json"))
+    for read in (
+        lambda: masks.read_cvat(tmp_path / "cvat", None),
+        lambda: masks.read_roboflow(tmp_path / "roboflow"),
+        lambda: read_supervisely(project),
+    ):
+        with pytest.raises(OrdnetError, match="leads out of"):
+            convert(read(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    # whoever means the other folder names it
+    assert masks.read_cvat(tmp_path / "cvat", private).problems == []
+
+
+def test_numbers_of_any_length_are_refused(tmp_path):
+    """Python reads none of more than 4,300 digits, which was a trace-back."""
+    digits = "9" * 5000
+    (tmp_path / "labelmap.txt").write_text(f"a:{digits},0,0::\n")
+    with pytest.raises(OrdnetError, match="0 to 255 each"):
+        masks._labelmap(tmp_path / "labelmap.txt")
+    (tmp_path / "_classes.csv").write_text(f"Pixel Value, Class\n{digits},a\n")
+    with pytest.raises(OrdnetError, match="expected the columns"):
+        masks._classes_csv(tmp_path / "_classes.csv")

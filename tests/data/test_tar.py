@@ -308,6 +308,12 @@ def test_packing_is_all_or_nothing(folder, tmp_path):
         write_shards([open_dataset(f"folder:{folder}", "val")], tmp_path / "out", 5)
 
 
+def test_packing_into_the_folder_that_one_is_in(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_shards([open_dataset(f"folder:{folder}", "val")], Path(), 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["classes.txt", "val-000.tar"]
+
+
 def test_train_resume_and_predict(shards, tmp_path, monkeypatch):
     """A run on shards goes on like any other, and not on other shards; two processes parse every picture once."""
     data = tmp_path / "shards"

@@ -5,8 +5,6 @@ that are equally large the later one lies on top. Shapes named `ignore` or `__ig
 """
 
 import io
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from ordnet.data.importers.regions import Region
 from ordnet.data.labels import IGNORE
 from ordnet.data.pictures import open_rgb, opened
 from ordnet.errors import OrdnetError, is_printable
+from ordnet.files import filled_folder
 
 BACKGROUND = "background"
 IGNORED_NAMES = ("ignore", "__ignore__")
@@ -208,16 +207,13 @@ def _refuse(problems: Sequence[str]) -> None:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out`. It is renamed to `out` at the end, or removed where something went wrong."""
+    """A temporary folder. What it holds becomes `out` at the end, or is removed where something went wrong."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OrdnetError(f"{out} exists and is not an empty folder: name a new one")
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        for part in ("images", "labels"):
-            (temporary / part).mkdir(parents=True)
-        yield temporary
-        temporary.replace(out)
+        with filled_folder(out) as folder:
+            for part in ("images", "labels"):
+                (folder / part).mkdir()
+            yield folder
     except OSError as error:
         raise OrdnetError(f"cannot write {out}: {error}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

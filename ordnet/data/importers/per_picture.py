@@ -153,9 +153,9 @@ def _supervisely_picture(file: Path, project: Path, found: Annotations) -> Annot
     size = content.get("size") if isinstance(content, dict) else None
     if not isinstance(objects, list) or not isinstance(size, dict):
         raise OrdnetError(f"{file} is not a Supervisely annotation: expected `size` and a list `objects`")
-    picture = inside(file.parent.parent / "img", file.name.removesuffix(".json"))
+    below = (file.parent.parent / "img" / file.name.removesuffix(".json")).relative_to(project)
+    picture = inside(project, below.as_posix())
     width, height = size.get("width"), size.get("height")
-    below = picture.relative_to(project)
     return Annotated(
         id=identifier(Path(*(part for part in below.parts if part != "img"))),
         origin=str(file),
