@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ordnet.data.pictures import largest_pixels, opened
-from ordnet.data.reading import regular_file
+from ordnet.data.reading import check_companions, regular_file
 from ordnet.errors import OrdnetError
 
 _DRIVERS = {
@@ -122,6 +122,7 @@ class Raster:
         self.path = regular_file(path)
         self.stretch = stretch
         with self.messages():
+            check_companions(self.path.resolve(), _opened)
             self.file = _opened(self.path)
         try:
             self.shape: tuple[int, int, int] = (self.file.height, self.file.width, 3)

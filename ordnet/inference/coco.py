@@ -49,10 +49,13 @@ def merged(files: Iterable[Path]) -> dict[str, Any]:
     """Records of single pictures as one data set; pictures and annotations are numbered anew."""
     whole: dict[str, Any] = {"info": {"description": _WRITTEN_BY}, "images": [], "categories": [], "annotations": []}
     for image_id, file in enumerate(files, 1):
-        record = json.loads(file.read_text(encoding="utf-8"))
-        whole["categories"] = record["categories"]
-        whole["images"].append({**record["images"][0], "id": image_id})
-        whole["annotations"] += [{**each, "image_id": image_id} for each in record["annotations"]]
+        record = load_json(file)
+        try:
+            whole["categories"] = record["categories"]
+            whole["images"].append({**record["images"][0], "id": image_id})
+            whole["annotations"] += [{**each, "image_id": image_id} for each in record["annotations"]]
+        except (KeyError, IndexError, TypeError):
+            raise OrdnetError(f"{file} does not hold the masks of a picture any more; --force writes it anew") from None
     return {**whole, "annotations": _numbered(whole["annotations"])}
 
 
@@ -128,7 +131,13 @@ def write_polygons(
             while batch := list(itertools.islice(found, 5000)):
                 shaped = [geometry for geometry, _ in batch]
                 if crs:
-                    shaped = transform_geom(crs, _WORLD, shaped, precision=8)
+                    try:
+                        shaped = transform_geom(crs, _WORLD, shaped, precision=8)
+                    except Exception as error:  # rasterio's and GDAL's own errors have no common class
+                        raise OrdnetError(
+                            f"its coordinates cannot be turned into longitude and latitude, which GeoJSON has: "
+                            f"{str(error).strip().partition(' from ')[0]:.200}; leave polygons out of --save"
+                        ) from None
                 for geometry, (_, value) in zip(shaped, batch, strict=True):
                     number = int(value)
                     properties = {

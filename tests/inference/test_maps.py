@@ -3,6 +3,7 @@
 import json
 import resource
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -399,6 +400,61 @@ def test_files_that_lead_elsewhere_are_not_opened(tmp_path):
     assert not needs_windows(mosaic)
     with pytest.raises(OrdnetError, match="cannot be read"):
         Raster(mosaic)
+
+
+def _with_tag(path, **tags):
+    with rasterio.open(path, "r+") as file:
+        file.update_tags(ns="OVERVIEWS", **tags)
+
+
+@pytest.mark.parametrize("how", ["tag", "aux.xml", "list for overviews", "list for a mask", "tag of overviews"])
+def test_overviews_from_elsewhere_are_not_opened(model, tmp_path, how):
+    """GDAL follows what a file says of its overviews: to any address, and to pipes, for which it waits."""
+    path = tiff(tmp_path / "map.tif", blobs(200, 300), **UTM)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.5)
+        url = f"/vsicurl/http://127.0.0.1:{server.getsockname()[1]}/x.tif"
+        band = f"<SimpleSource><SourceFilename>{url}</SourceFilename><SourceBand>1</SourceBand></SimpleSource>"
+        bands = "".join(f'<VRTRasterBand dataType="Byte" band="{n}">{band}</VRTRasterBand>' for n in (1, 2, 3))
+        mosaic = f'<VRTDataset rasterXSize="150" rasterYSize="100">{bands}</VRTDataset>'
+        if how == "tag":
+            _with_tag(path, OVERVIEW_FILE=url)
+        elif how == "aux.xml":
+            item = f'<MDI key="OVERVIEW_FILE">{url}</MDI>'
+            named = f'<PAMDataset><Metadata domain="OVERVIEWS">{item}</Metadata></PAMDataset>'
+            (tmp_path / "map.tif.aux.xml").write_text(named)
+        elif how == "list for overviews":
+            (tmp_path / "map.tif.ovr").write_text(mosaic)
+        elif how == "list for a mask":
+            (tmp_path / "map.tif.msk").write_text(mosaic)
+        else:
+            _with_tag(tiff(tmp_path / "map.tif.ovr", blobs(100, 150)), OVERVIEW_FILE=url)
+        result = run(model, path, "--out", tmp_path / "out", "--long-side", "48")
+        assert result.exit_code == 1 and "map.tif" in result.stderr and "Traceback" not in result.stderr
+        assert "refers to another file" in result.stderr or "is no TIFF file" in result.stderr
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_overviews_of_its_own_are_used(model, tmp_path):
+    path = tiff(tmp_path / "map.tif", blobs(200, 300), **UTM)
+    with rasterio.Env(TIFF_USE_OVR=True), rasterio.open(path, "r+") as file:
+        file.build_overviews([2, 4])
+    assert (tmp_path / "map.tif.ovr").exists()
+    assert run(model, path, "--out", tmp_path / "out", "--long-side", "48").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "place", [{"crs": 'LOCAL_CS["ours",UNIT["metre",1]]'}, {"transform": from_origin(9e9, 9e9, 9, 9)}]
+)
+def test_polygons_that_have_no_place_on_earth(model, tmp_path, place):
+    """A trace-back, and the end of all pictures that came after it."""
+    tiff(tmp_path / "a.tif", blobs(30, 40), **{**UTM, **place})
+    tiff(tmp_path / "b.tif", blobs(30, 40), **UTM)
+    result = run(model, tmp_path, "--out", tmp_path / "out", "--save", "labels,polygons")
+    assert result.exit_code == 1 and "1 of 2 pictures failed" in result.stderr
+    assert "cannot be turned into longitude and latitude" in result.stderr
+    assert (tmp_path / "out/b.polygons.geojson").exists()
 
 
 def test_without_the_extra_photos_work_and_bands_say_what_to_install(model, tmp_path, monkeypatch):
