@@ -13,6 +13,14 @@ from ordnet.errors import OrdnetError
 Branch = Literal["middle", "long"]
 _LARGEST_SCALE = 16.0
 """Pictures are not enlarged beyond this: they would not fit into memory."""
+LONGEST_SIDE = 100_000
+"""Pixels; a checkpoint that says it knows larger pictures is taken for damaged."""
+_WIDEST = 100_000_000
+"""Channels: beyond that their products do not fit into 64 bits."""
+_FASTEST = 1e6
+"""Rates and their factors: beyond that their product does not fit into 32 bits."""
+_BITS = 63
+"""The largest whole numbers that torch and numpy take."""
 _LARGEST_FILE = 100_000
 """Bytes of a settings file; a full one has about 2,000."""
 _SHORT = Repr()
@@ -22,6 +30,13 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _fits(cls, value: Any) -> Any:
+        if type(value) is int and value.bit_length() > _BITS:
+            raise ValueError(f"a number of more than {_BITS} bits")
+        return value
 
 
 class DataConfig(Section):
@@ -33,12 +48,12 @@ class DataConfig(Section):
     """Use only the first N samples of the training split, for quick tries."""
     workers: int = Field(default=2, ge=0)
     skip_broken: bool = False
-    long_side: int | None = Field(default=None, ge=16)
+    long_side: int | None = Field(default=None, ge=16, le=LONGEST_SIDE)
     """Larger pictures are shrunk while loading, so that their long side has this many pixels; the own size without
     it."""
     flip: bool = True
     scale: tuple[float, float] = (0.5, 2.0)
-    base_size: int | None = Field(default=None, gt=0)
+    base_size: int | None = Field(default=None, gt=0, le=LONGEST_SIDE)
     """EncNet's rule: the long side becomes `scale` times this. Without it the picture's own size is scaled."""
     jitter: float = Field(default=0.0, ge=0, le=1)
     """Strength of brightness, contrast and saturation changes."""
@@ -61,7 +76,7 @@ class ModelConfig(Section):
     """How much smaller the features are than the picture: 8, 16 or 32, tiny 4, timm models what they can; 8 without it
     where the backbone has it, else its own."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
-    neck: int | None = Field(default=None, gt=0)
+    neck: int | None = Field(default=None, gt=0, le=_WIDEST)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
     decoder: str = "plain"
     """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
@@ -70,8 +85,8 @@ class ModelConfig(Section):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     align_corners: bool = True
     # The block's settings; None leaves the variant's own (ordnet.OmniRange has the meanings and the defaults).
-    key_channels: int | None = Field(default=None, gt=0)
-    value_channels: int | None = Field(default=None, gt=0)
+    key_channels: int | None = Field(default=None, gt=0, le=_WIDEST)
+    value_channels: int | None = Field(default=None, gt=0, le=_WIDEST)
     patches: int | None = Field(default=None, ge=1, le=64)
     branches: tuple[Branch, ...] | None = None
     gate: Literal["out", "in", "none"] | None = None
@@ -100,15 +115,15 @@ class TrainingConfig(Section):
     """Over all processes and accumulation steps."""
     micro_batch: int | None = Field(default=None, gt=0)
     """Samples per process that go through the network at once; the whole share of the batch without it."""
-    crop: int = Field(default=480, gt=0)
-    rate: float = Field(default=0.001, gt=0)
+    crop: int = Field(default=480, gt=0, le=LONGEST_SIDE)
+    rate: float = Field(default=0.001, gt=0, le=_FASTEST)
     """Base rate at batch 16; scaled by batch/16."""
-    head_rate: float = Field(default=10.0, gt=0)
+    head_rate: float = Field(default=10.0, gt=0, le=_FASTEST)
     """Everything but the backbone learns this many times faster."""
-    block_rate: float = Field(default=1.0, gt=0)
+    block_rate: float = Field(default=1.0, gt=0, le=_FASTEST)
     """The omni-range block learns this many times as fast as the rest of the head. Nothing normalises what it adds, a
     product of four learnt layers: at the head's rate it can outgrow its input a thousandfold."""
-    qk_rate: float = Field(default=1.0, gt=0)
+    qk_rate: float = Field(default=1.0, gt=0, le=_FASTEST)
     """The block's queries and keys learn this many times as fast as the rest of the block: their products are
     unbounded, and fast steps shut the gate."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -184,6 +199,16 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it refers to other parts of itself (*name), which settings do not do: write them out")
         return super().compose_node(parent, index)
+
+
+def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
+    value = loader.construct_yaml_int(node)
+    if value.bit_length() > _BITS:
+        raise yaml.YAMLError(f"it has a number of more than {_BITS} bits, which no setting takes")
+    return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def _plain(text: str) -> Any:

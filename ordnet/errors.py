@@ -21,7 +21,8 @@ def is_printable(name: str) -> bool:
 
 def repeated(names: Sequence[str]) -> str | None:
     """The first name that is there twice."""
-    return next((name for place, name in enumerate(names) if name in names[:place]), None)
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 
 class OrdnetError(ValueError):

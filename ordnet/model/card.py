@@ -15,18 +15,23 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from ordnet.errors import OrdnetError, is_printable, repeated
+from ordnet.config import LONGEST_SIDE
+from ordnet.errors import OrdnetError, is_printable, repeated, shown
 from ordnet.files import write_atomically, write_text
 from ordnet.model import hub
 
 FORMAT = "ordnet-1"
 """The format's name, kept in the metadata of every checkpoint."""
 Colour = tuple[int, int, int]
+_MOST_CLASSES = 256
+"""Labels are bytes: more classes could not be told apart."""
 _LONGEST_NAME = 300
 """Characters of a class name; lines of classes.txt are as long."""
+_README = "README.md"
+"""What the hub calls a card."""
 _TABLES = ("per_class_iou", "miou_by_range")
 _RANGES = {
-    **dict.fromkeys(("long_side", "least_long_side", "base_size", "crop"), (1, 100_000)),
+    **dict.fromkeys(("long_side", "least_long_side", "base_size", "crop"), (1, LONGEST_SIDE)),
     **dict.fromkeys(("miou", "pixel_accuracy", *_TABLES), (0, 1)),
     "images": (0, 1e12),
 }
@@ -78,7 +83,7 @@ class Card:
 
     @property
     def network(self) -> str:
-        model = self.settings["model"]
+        model = self.settings.get("model", {})
         return f"{model.get('variant', 'ordnet')} with {model.get('backbone', 'resnet50s')}"
 
     @property
@@ -89,12 +94,12 @@ class Card:
         if not found:
             return ""
         where = [f"{self.about.get('data', 'unknown data')} {self.about.get('split', '')}".strip()]
-        where += [f"{self.about['images']:,} pictures"] if "images" in self.about else []
+        where += [f"{self.about['images']:,} pictures"] if self.about.get("images") is not None else []
         where += [f"protocol {self.about.get('protocol', 'unknown')}"]
         return f"{', '.join(found)} ({', '.join(where)})"
 
     def markdown(self) -> str:
-        """The card: what it is, how large, its scores, and the text beside it."""
+        """The card: what it is, how large, its scores, and the text beside it. Nothing in it can harm a terminal."""
         facts = [
             f"- network: {self.network}, {self.parameters / 1e6:.1f} million parameters, {self.size / 1e6:.1f} MB",
             f"- classes ({len(self.classes)}): {', '.join(self.classes)}",
@@ -112,7 +117,8 @@ class Card:
             if figures:
                 rows = [f"| {name} | {'–' if value is None else f'{value:.4f}'} |" for name, value in figures.items()]
                 parts.append("\n".join([f"| {title} | |", "| --- | ---: |", *rows]))
-        return "\n\n".join([*parts, *([self.text.strip()] if self.text else [])]) + "\n"
+        text = "\n\n".join([*parts, *([self.text.strip()] if self.text else [])])
+        return shown(text.expandtabs(4)) + "\n"
 
 
 def read_card(path: Path, name: str | None = None) -> Card:
@@ -145,8 +151,11 @@ def read_facts(settings: Mapping[str, Any], path: Path) -> tuple[tuple[str, ...]
     ):
         if not sound:
             raise OrdnetError(f"{path}: its settings are damaged: {what}")
-    if len(names) != len(colours):
-        raise OrdnetError(f"{path}: its settings are damaged: {len(names)} classes, {len(colours)} colours")
+    if len(names) != len(colours) or not 0 < len(names) <= _MOST_CLASSES:
+        raise OrdnetError(
+            f"{path}: its settings are damaged: {len(names):,} classes, {len(colours):,} colours; expected as many of "
+            f"the one as of the other, 1 to {_MOST_CLASSES}"
+        )
     for name in names:
         if not is_printable(name) or len(name) > _LONGEST_NAME:
             raise OrdnetError(f"{path}: the class name {name!r:.80} is too long or has characters that cannot be shown")
@@ -155,13 +164,13 @@ def read_facts(settings: Mapping[str, Any], path: Path) -> tuple[tuple[str, ...]
             f"{path}: two of its classes are called {twice!r:.80}: their areas and scores could not be told apart; "
             f"train it with names that differ"
         )
-    for key, (least, most) in _RANGES.items():
-        for value in about[key].values() if isinstance(about.get(key), dict) else [about.get(key)]:
-            if value is not None and not (isinstance(value, int | float) and least <= value <= most):  # NaN neither
-                raise OrdnetError(f"{path}: its settings are damaged: {key} is {value!r:.80}")
     for key in _TABLES:
         if not isinstance(about.get(key) or {}, dict):
             raise OrdnetError(f"{path}: its settings are damaged: {key} is {about[key]!r:.80}")
+    for key, (least, most) in _RANGES.items():
+        for value in (about.get(key) or {}).values() if key in _TABLES else [about.get(key)]:
+            if value is not None and not (isinstance(value, int | float) and least <= value <= most):  # NaN neither
+                raise OrdnetError(f"{path}: its settings are damaged: {key} is {value!r:.80}")
     return tuple(names), tuple((r, g, b) for r, g, b in colours), dict(about)
 
 
@@ -188,12 +197,21 @@ def read_settings(metadata: Mapping[str, str] | None, path: Path) -> dict[str, A
 def write_for_hub(path: Path, folder: Path, repo: str, licence: str | None = None) -> None:
     """The checkpoint, its settings and its card as the hub wants them: model.safetensors, config.json, README.md."""
     card = read_card(path, repo.partition("/")[2])
+    there = [folder / name for name in (_README, "config.json", hub.FILE) if (folder / name).exists()]
+    if there and not _is_card(folder / _README):
+        raise OrdnetError(f"{there[0]} is in the way: no earlier call wrote it; name a new folder")
     write_atomically(folder / hub.FILE, lambda temporary: shutil.copyfile(path, temporary))
     write_text(folder / "config.json", json.dumps(card.settings, indent=1, ensure_ascii=False) + "\n")
     use = f'```python\nimport ordnet\n\nparse = ordnet.load("{hub.PREFIX}{repo}")("photo.jpg")\nparse.overlay()\n```\n'
     write_text(
-        folder / "README.md", f"---\n{_front_matter(card, licence).strip()}\n---\n\n{card.markdown()}\n## Use\n\n{use}"
+        folder / _README, f"---\n{_front_matter(card, licence).strip()}\n---\n\n{card.markdown()}\n## Use\n\n{use}"
     )
+
+
+def _is_card(file: Path) -> bool:
+    """Whether an earlier call wrote it."""
+    words = file.read_text(encoding="utf-8", errors="replace")[:10_000] if file.is_file() else ""
+    return words.startswith("---\n") and "\nlibrary_name: ordnet\n" in words
 
 
 def _front_matter(card: Card, licence: str | None) -> str:

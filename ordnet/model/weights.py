@@ -38,6 +38,8 @@ ENOUGH = 0.98
 """A file that fills less of the backbone than this was made for another one."""
 _MOST_OPERATIONS = 2_000_000
 """The longest pickle that is read: networks have some 50 operations for each tensor."""
+_ARCHIVE = b"PK\x03\x04"
+"""How files of torch from 1.6 on begin."""
 _OLD_PICKLES = 4
 """Before the tensors in a file of torch before 1.6: a mark, a version, the machine, and the dictionary."""
 _DEEPEST = 4
@@ -140,12 +142,11 @@ def load_plain(path: Path) -> Any:
     it makes byte arrays of any length that a file asks for.
     """
     with path.open("rb") as file:
-        if zipfile.is_zipfile(file):
+        # as torch decides it: a file of the old form may have an archive at its end, which torch does not look at
+        if file.read(len(_ARCHIVE)) == _ARCHIVE:
             with zipfile.ZipFile(file) as archive:
-                parts = archive.infolist()
-                if any(part.compress_type for part in parts) or sum(part.file_size for part in parts) > _size(path):
-                    raise ValueError("its parts are compressed, which torch never does")
-                for part in parts:
+                refuse_packed(archive, path)
+                for part in archive.infolist():
                     if part.filename.endswith("data.pkl"):
                         with archive.open(part) as pickled:
                             _check_pickle(pickled)
@@ -157,8 +158,11 @@ def load_plain(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
+def refuse_packed(archive: zipfile.ZipFile, path: Path) -> None:
+    """Raise ValueError where parts of the archive `path` would be more than the file itself when they are read."""
+    parts = archive.infolist()
+    if any(part.compress_type for part in parts) or sum(part.file_size for part in parts) > path.stat().st_size:
+        raise ValueError("its parts are compressed, which torch never does")
 
 
 def _check_pickle(file: Any) -> None:

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 from torch import distributed
 
-from ordnet.config import DataConfig, Settings, TrainingConfig
+from ordnet.config import LONGEST_SIDE, DataConfig, Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import quick_check
 from ordnet.data.dataset import Dataset, Spread, notes_of
@@ -221,7 +221,7 @@ def _known_size(sides: Sequence[int], data: DataConfig) -> KnownSize:
     if not sides:
         return KnownSize(data.long_side)
     least, most = (int(np.quantile(sides, part, method="lower")) for part in (0.05, 0.95))
-    most = data.long_side or most
+    most = data.long_side or min(most, LONGEST_SIDE)
     # a base size is somebody else's scale: sizes are drawn around that one
     return KnownSize(most, None if data.base_size else min(least, most))
 

@@ -22,7 +22,7 @@ from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 from ordnet.model.network import Network
-from ordnet.model.weights import load_plain
+from ordnet.model.weights import load_plain, refuse_packed
 from ordnet.training.start import Averaged
 
 VERSION = 1
@@ -151,6 +151,7 @@ def _check_parts(state: Any) -> None:
 def _check_sums(path: Path) -> None:
     """The file is a zip archive whose parts carry checksums, which torch writes but does not read."""
     with zipfile.ZipFile(path) as archive:
+        refuse_packed(archive, path)  # or a few megabytes would be read as gigabytes
         damaged = archive.testzip()
     if damaged is not None:
         raise ValueError(f"the checksum of {damaged} is wrong")

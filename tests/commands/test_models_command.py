@@ -116,6 +116,19 @@ def test_dry_run_writes_what_the_hub_wants(tmp_path):
     assert "license: cc-by-4.0\n" in (out / "README.md").read_text()
 
 
+@pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors"])
+def test_a_dry_run_leaves_the_files_of_others(tmp_path, name):
+    """`--dry-run .` in one's own project once replaced its README."""
+    path = saved(tmp_path / "mine.safetensors")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / name).write_text("mine")
+    with pytest.raises(OrdnetError, match=f"{name} is in the way"):
+        run("push", path, "me/streets", "--dry-run", tmp_path / "project")
+    assert [p.read_text() for p in (tmp_path / "project").iterdir()] == ["mine"]
+    for _ in range(2):  # its own files are replaced
+        run("push", path, "me/streets", "--dry-run", tmp_path / "dry")
+
+
 def test_push_and_load_again(tmp_path, monkeypatch):
     path = saved(tmp_path / "mine.safetensors")
     (tmp_path / "hub").mkdir()

@@ -120,6 +120,14 @@ def test_a_network_that_the_file_does_not_hold_is_not_built(good, tmp_path, monk
         ({"about": {"per_class_iou": [1]}}, "per_class_iou is"),
         ({"about": {"per_class_iou": {"a": "x"}}}, "per_class_iou is 'x'"),
         ({"about": {"images": float("nan")}}, "images is nan"),
+        ({"about": {"miou": {}}}, "miou is {}"),
+        ({"about": {"miou": {"a": 0.5}}}, "miou is {'a': 0.5}"),
+        ({"about": {"images": {}}}, "images is {}"),
+        ({"about": {"base_size": {}, "crop": {}}}, "base_size is {}"),
+        ({"classes": [], "colours": []}, "0 classes, 0 colours"),
+        ({"classes": list(map(str, range(300))), "colours": [[0, 0, 0]] * 300}, "300 classes.* 1 to 256"),
+        # each name was once compared with all before it, which took hours
+        ({"classes": list(map(str, range(500_000))), "colours": [[0, 0, 0]] * 500_000}, "500,000 classes"),
         ({"model": {"patches": 10**6}}, "patches"),
         ({"model": {"output_stride": 10**9}}, "output stride"),
         ({"model": [1]}, "no object"),
@@ -138,6 +146,25 @@ def test_words_beyond_all_sense_are_refused(good, tmp_path, words, says):
     if "model" not in words:
         with pytest.raises(OrdnetError, match=says):
             read_card(path)
+
+
+def test_cards_of_little_and_of_harmful_words(good, tmp_path):
+    """What is not there is no trace-back, and nothing reaches the terminal that it would obey."""
+    path = rewritten(good, tmp_path / "a.safetensors", lambda own: own.pop("model") and own.pop("about"))
+    assert "never measured" in read_card(path).markdown()
+    path = rewritten(good, tmp_path / "b.safetensors", lambda own: own.update(about={"miou": 0.5, "images": None}))
+    assert "mIoU 0.5000 (unknown data" in read_card(path).markdown()
+
+    def harm(own):
+        own["about"] = {"about": "\x1b]0;a\x07\x1b[2J\x9b31m", "recipe": "\x1b[31m", "licence": "\u202e"}
+        own["about"] |= {"miou": 0.5, "data": "\x1b[1A", "per_class_iou": {"\x1b[8m": 0.5}}
+        own["model"] |= {"variant": "\x1b[31mx"}
+
+    path = rewritten(good, tmp_path / "c.safetensors", harm)
+    path.with_suffix(".md").write_text("one\n\tcode\n\x1b[2J", encoding="utf-8")
+    words = read_card(path).markdown()
+    assert "\\x1b[2J" in words and "\n    code\n" in words
+    assert not any(character in words for character in "\x1b\x07\x9b\u202e\t")
 
 
 def test_deep_metadata_is_refused(good, tmp_path):
@@ -250,6 +277,15 @@ def test_weights_that_hurt(own, tmp_path, make, says):
             into(path)
 
 
+def test_an_archive_behind_old_weights_hides_nothing(tmp_path):
+    """Python takes such a file for an archive, torch for weights of the old form: what was read was not looked at."""
+    torch.save({"a": Bytes()}, tmp_path / "two.pth", _use_new_zipfile_serialization=False)
+    with zipfile.ZipFile(tmp_path / "two.pth", "a") as archive:
+        archive.writestr("x", b"y")
+    with pytest.raises(OrdnetError, match="bytearray"):
+        into(tmp_path / "two.pth")
+
+
 def test_sound_weights_in_both_forms(own, tmp_path):
     nested = {"state_dict": {f"module.{key}": torch.nn.Parameter(tensor, False) for key, tensor in own.items()}}
     for old, content in ((False, own), (True, own), (False, nested), (True, nested)):
@@ -295,6 +331,9 @@ def test_damaged_weights(own, tmp_path_factory, data):
         ("{a: " * 20_000, "nested too deeply|not a readable"),
         ("training: {epochs: 2024-99-99}", "month must be in 1..12"),
         ("training: {epochs: " + "9" * 5000 + "}", "not a readable YAML"),
+        ("training: {epochs: 0x" + "f" * 9000 + "}", "a number of more than 63 bits"),
+        ("data: {jitter: 0b" + "1" * 90_000 + "}", "a number of more than 63 bits"),
+        ("data: {name: 1" + ":59" * 30_000 + "}", "a number of more than 63 bits"),
         ("training: !!python/object/apply:os.system ['true']", "not a readable YAML"),
         ("training: {class_weights: [" + "[x], " * 10_000 + "]}", "class_weights"),
         ("data: {name: [" + "x, " * 20_000 + "]}", "data.name"),

@@ -3,19 +3,20 @@
 import json
 import os
 import shutil
+import zipfile
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 import ordnet
-from ordnet.config import Settings, override, parse
+from ordnet.config import DataConfig, Settings, override, parse
 from ordnet.data.catalogue import open_dataset
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.training import state as states
 from ordnet.training.loop import train_with
-from ordnet.training.prepare import _workers
+from ordnet.training.prepare import _known_size, _workers
 from ordnet.training.run_folder import OWN, RunFolder
 from ordnet.training.state import check_fingerprint, fingerprint
 from tests.small_data import small_settings, write_folder
@@ -209,7 +210,10 @@ def test_another_number_of_processes(folder):
 
 @pytest.mark.parametrize(
     "word", ["data.scale=[.inf, .inf]", "training.rate=.nan", "training.rate=.inf", "training.class_weights=[1, .inf]",
-             "data.scale=[0, 1]", "data.scale=[2, 1]", "data.scale=[1, 1e9]", "training.save_minutes=.inf"],
+             "data.scale=[0, 1]", "data.scale=[2, 1]", "data.scale=[1, 1e9]", "training.save_minutes=.inf",
+             "training.seed=100000000000000000000", "training.micro_batch=100000000000000000000", "training.rate=1e300",
+             "training.head_rate=1e300", "model.neck=100000000000", "data.base_size=1000000000", "training.crop=1e9",
+             "data.long_side=100001"],
 )  # fmt: skip
 def test_settings_are_finite(word):
     with pytest.raises(OrdnetError, match=word.partition("=")[0]):
@@ -293,3 +297,20 @@ def test_a_resumed_run_needs_no_weight_file(folder, tmp_path):
     train_with(small_settings(folder, words[0], "training.epochs=2"), tmp_path / "run", resume=True)
     assert checkpoint.load(tmp_path / "run/last.safetensors").net.config.stride_on == "conv1"
     assert len(RunFolder(tmp_path / "run").epochs()) == 2
+
+
+def test_a_packed_state_is_not_unpacked(tmp_path, monkeypatch):
+    """A few megabytes were read as gigabytes before they were refused."""
+    with zipfile.ZipFile(tmp_path / "state.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1_000_000))
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda archive: pytest.fail("it was unpacked"))
+    said = []
+    with pytest.raises(OrdnetError, match="no state in"):
+        states.load(tmp_path, said.append)
+    assert "compressed" in said[0]
+
+
+def test_a_run_on_very_long_pictures_says_a_size_that_can_be_read():
+    """A checkpoint that claims more is taken for damaged."""
+    assert _known_size([150_000] * 3, DataConfig()) == (100_000, 100_000)
+    assert _known_size([200, 300], DataConfig()).most < 301
