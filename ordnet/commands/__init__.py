@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs: `ordnet --help` must answer at 
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -60,6 +61,9 @@ def common(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # names that are no text, a terminal without →: escaped, no trace-back
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except OrdnetError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, shown
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -126,20 +126,21 @@ def predict(
 def _film(job: "VideoPrediction", bar: "Progress", force: bool) -> list[str]:
     failed = []
     for video in job.videos:
-        task = bar.add_task(video, total=None)
+        task = bar.add_task(shown(video), total=None)
 
         def tell(done: int, total: int | None, rate: float, task: "TaskID" = task, video: str = video) -> None:
-            bar.update(task, completed=done, total=total, description=f"{video}, {rate:.1f} frames/s")
+            bar.update(task, completed=done, total=total, description=f"{shown(video)}, {rate:.1f} frames/s")
 
         try:
             if not force and job.is_done(video):
-                print(f"{video} was done already → {job.out}")
+                print(f"{shown(video)} was done already → {job.out}")
             else:
                 record = job.run(video, tell)
-                print(f"{video}: {record['frames']:,} frames, {record['frames_per_second']:.1f} a second → {job.out}")
-                failed += [f"{video}: {broken}; left out" for broken in record["broken"]]
+                rate = f"{record['frames_per_second']:.1f} a second"
+                print(f"{shown(video)}: {record['frames']:,} frames, {rate} → {job.out}")
+                failed += [f"{shown(video)}: {broken}; left out" for broken in record["broken"]]
         except (OrdnetError, OSError) as error:
-            failed.append(str(error) if video in str(error) else f"{video}: {error}")
+            failed.append(str(error) if shown(video) in str(error) else f"{shown(video)}: {error}")
         bar.remove_task(task)
     return failed
 
@@ -167,10 +168,10 @@ def _run(job: "Prediction", bar: "Progress", force: bool) -> tuple[int, int, lis
     tiles = bar.add_task("tiles", visible=False)  # pictures that are streamed go one at a time
 
     def tell(picture: "Listed", now: int, total: int) -> None:
-        bar.update(tiles, description=picture.path.name, completed=now, total=total, visible=now < total)
+        bar.update(tiles, description=shown(picture.path.name), completed=now, total=total, visible=now < total)
 
     for outcome in job.run(force, tell):
-        bar.update(pictures, description=outcome.picture.path.name, advance=1)
+        bar.update(pictures, description=shown(outcome.picture.path.name), advance=1)
         if outcome.failure:
             failed.append(outcome.failure)
         elif outcome.skipped:
@@ -207,7 +208,9 @@ def explain(
     if not places:
         raise OrdnetError("no position to explain: give one or more, such as --at 120,80 (pixels from the upper left)")
     numbers = json or out.with_suffix(".json")
-    _check(out, numbers)
+    _check(image, out, numbers)
+    if json is None and numbers.exists() and not _is_explanation(numbers):
+        raise OrdnetError(f"{numbers} is in the way: no earlier call wrote it; name another file with --json")
     import json as json_format
 
     from ordnet.files import write_atomically, write_text
@@ -230,13 +233,26 @@ def _place(word: str) -> tuple[int, int]:
     return int(parts[1]), int(parts[2])
 
 
-def _check(out: Path, numbers: Path) -> None:
+def _is_explanation(file: Path) -> bool:
+    """Whether an earlier call wrote it."""
+    from ordnet.data.reading import load_json
+
+    try:
+        record = load_json(file)
+    except OrdnetError:
+        return False
+    return isinstance(record, dict) and {"model", "picture", "at"} <= record.keys()
+
+
+def _check(image: Path, out: Path, numbers: Path) -> None:
     """Refuse wrong file names before the network runs."""
     if out.suffix.lower() not in _ENDINGS:
         raise OrdnetError(f"--out {out}: expected a file that ends in {', '.join(_ENDINGS)}")
     for path in (out, numbers):
         if path.is_dir():
             raise OrdnetError(f"{path} is a folder: name a file")
+        if path.exists() and image.exists() and path.samefile(image):
+            raise OrdnetError(f"{path} is the picture itself, which would be lost: name another file")
     if out == numbers:
         raise OrdnetError(f"--out and --json are both {out}: name two files")
 

@@ -23,7 +23,7 @@ from ordnet.data.raster import Raster, Smaller, open_file
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.coco import write_polygons
-from ordnet.inference.parse import Parse, file_of
+from ordnet.inference.parse import Parse, file_of, written_of
 from ordnet.inference.stream import Progress
 from ordnet.model.parts import Area, tiles
 from ordnet.model.pixels import KnownSize, fitted_size
@@ -92,6 +92,7 @@ def predict_map(
         **(about or {}), "width": width, "height": height, "bands": list(raster.bands), "seen_pixels": seen, **polygons,
         "crs": raster.file.crs.to_string() if raster.file.crs else None,
         "areas": {parser.classes[number]: float(counts[number] / seen) for number in order},
+        "files": written_of(base, map_files(base, save)),
     }  # fmt: skip
     write_text(Path(f"{base}.json"), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return record

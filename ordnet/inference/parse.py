@@ -1,5 +1,6 @@
 """What a parser says about one picture, and how it is kept in files."""
 
+import glob
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -164,7 +165,8 @@ class Parse:
                 continue
             drawn = self._drawn(what, strength)
             write_atomically(path, lambda temporary, drawn=drawn: drawn.save(temporary, **QUICK_PNG))  # type: ignore[misc]
-        record = {**(about or {}), "width": self.labels.shape[1], "height": self.labels.shape[0], "areas": self.areas()}
+        record = {**(about or {}), "width": self.labels.shape[1], "height": self.labels.shape[0]}
+        record |= {"areas": self.areas(), "files": written_of(base, written)}
         written.append(Path(f"{base}.json"))
         write_text(written[-1], json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         return written
@@ -199,11 +201,12 @@ def file_of(base: Path, what: str) -> Path:
 def record_of(base: Path, files: Sequence[Path]) -> dict[str, Any] | None:
     """What an earlier call wrote into BASE.json about a picture or a video, after these `files` of it; None where it
     was not done, or not finished. A file that no call wrote is in the way of the next one: that is an error."""
-    path, record = Path(f"{base}.json"), None
+    path = Path(f"{base}.json")
     if path.exists():
-        with suppress(OSError, ValueError, RecursionError):
-            record = json.loads(regular_file(path).read_text(encoding="utf-8"))
+        record = _content(path)
         if isinstance(record, dict) and "areas" in record:
+            if not _unfinished(base).exists():
+                refuse_foreign([file for file in files if file.exists() and file.name not in _listed(record, base)])
             return record
         if record is None and any(Path(f"{base}.{kind}.png").exists() for kind in ("labels", "overlay", "beside")):
             return None  # damaged, and the results it spoke of lie beside it
@@ -211,6 +214,28 @@ def record_of(base: Path, files: Sequence[Path]) -> dict[str, Any] | None:
     elif _unfinished(base).exists():
         return None
     refuse_foreign([file for file in files if file.exists()])
+    return None
+
+
+def written_of(base: Path, files: Sequence[Path] = ()) -> list[str]:
+    """Names of these `files` and of all that earlier calls wrote of the same picture, for BASE.json to list."""
+    record = _content(Path(f"{base}.json"))
+    earlier = _listed(record, base) if isinstance(record, dict) and "areas" in record else []
+    return sorted({*earlier, *(file.name for file in files)})
+
+
+def _listed(record: dict[str, Any], base: Path) -> list[str]:
+    """What a record says was written; of records before there were lists, whatever a call may have written."""
+    names = record.get("files")
+    if isinstance(names, list):
+        return [name for name in names if isinstance(name, str)]
+    return [file.name for file in base.parent.glob(f"{glob.escape(base.name)}.*")]
+
+
+def _content(path: Path) -> Any:
+    """What a JSON file holds; None where it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):  # an OrdnetError too
+        return json.loads(regular_file(path).read_text(encoding="utf-8"))
     return None
 
 

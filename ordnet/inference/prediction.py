@@ -18,14 +18,15 @@ from ordnet.data.dataset import neighbours
 from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
 from ordnet.data.raster import Raster, is_georeferenced, needs_windows
 from ordnet.data.shards import stamp
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, shown
 from ordnet.files import write_text
+from ordnet.inference import parse as results
 from ordnet.inference.coco import is_merged, merged
 from ordnet.inference.maps import map_files, predict_map
 from ordnet.inference.parse import FORMS, Parse, file_of, record_of, refuse_foreign, refuse_one_name, replacing
 from ordnet.inference.parser import find, load, read
 from ordnet.inference.stream import Progress
-from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of
+from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of, video_files
 from ordnet.model.pixels import LARGER, KnownSize, fitted_size
 
 AT_ONCE = 4
@@ -192,8 +193,9 @@ class Prediction:
         return max(width * height / DECODED, seen / max(1, self.parser.whole_up_to))
 
     def merge_coco(self) -> int:
-        """Write coco.json of what there is for all pictures; how many those are."""
-        files = [file_of(self.out / picture.stem, "coco") for picture in self.pictures]
+        """Write coco.json of what was written of all pictures; how many those are."""
+        bases = [self.out / picture.stem for picture in self.pictures]
+        files = [file_of(base, "coco") for base in bases if f"{base.name}.coco.json" in results.written_of(base)]
         there = [file for file in files if file.exists()]
         write_text(self._whole, json.dumps(merged(there)) + "\n")
         return len(there)
@@ -211,7 +213,7 @@ class Prediction:
             known = self.parser.long_side
             if long_side is None and known and max(height, width) > LARGER * known:
                 seen += f" (the model's pictures had {known} px; --long-side sees it smaller)"
-            self.tell(f"{picture.path.name}: {raster.words()}; seen {seen}")
+            self.tell(shown(f"{picture.path.name}: {raster.words()}; seen {seen}"))
             predict_map(
                 self.parser, raster, self.out / picture.stem, self.save, strength=self.strength, about=about,
                 progress=progress, long_side=long_side,
@@ -276,8 +278,7 @@ class VideoPrediction:
             )  # fmt: skip
 
     def _files(self, video: str) -> list[Path]:
-        kinds = ("overlay.mp4", "areas.csv", *(("labels",) if self.settings["label_frames"] else ()))
-        return [self.out / f"{stem_of(video)}.{kind}" for kind in kinds]
+        return video_files(self.out / stem_of(video), self.settings["label_frames"])
 
     def _about(self, video: str) -> dict[str, Any]:
         path = Path(video)
@@ -312,8 +313,8 @@ def _outcome(picture: Listed, parsed: "Future[Future[None] | None]") -> Outcome:
         if writing is not None:
             writing.result()
     except (OrdnetError, OSError) as error:
-        message = str(error)
-        return Outcome(picture, failure=message if str(picture.path) in message else f"{picture.path}: {message}")
+        message, name = shown(str(error)), shown(str(picture.path))
+        return Outcome(picture, failure=message if name in message else f"{name}: {message}")
     return Outcome(picture, skipped=writing is None)
 
 

@@ -25,7 +25,7 @@ from ordnet.data.pictures import largest_pixels
 from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically, write_text
-from ordnet.inference.parse import probabilities_of
+from ordnet.inference.parse import probabilities_of, written_of
 from ordnet.picture.overlay import QUICK_PNG, overlay
 
 ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
@@ -185,9 +185,15 @@ def predict_video(
             name: float(share)
             for name, share in zip(parser.classes, np.mean([shares for _, _, shares in areas], axis=0), strict=True)
         },
+        "files": written_of(out / stem, video_files(out / stem, label_frames)),
     }
     write_text(out / f"{stem}.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return record
+
+
+def video_files(base: Path, label_frames: bool) -> list[Path]:
+    """What `predict_video` writes beside the JSON."""
+    return [Path(f"{base}.{kind}") for kind in ("overlay.mp4", "areas.csv", *(("labels",) if label_frames else ()))]
 
 
 def is_video(word: str) -> bool:

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 
 import ordnet
 from ordnet.commands import app
+from ordnet.commands.predict import _run
 from ordnet.data.pictures import find_pictures
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, is_printable
 from ordnet.inference.parser import Parser
 from ordnet.inference.prediction import Prediction
 from ordnet.model import checkpoint
@@ -454,3 +456,78 @@ def test_a_cold_start_imports_nothing_that_it_does_not_need(model, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def command(*words, **environment):
+    """Through a process of its own: exit code, and all that it said, as bytes."""
+    line = [sys.executable, "-m", "ordnet", "predict", *map(os.fsencode, map(str, words))]
+    done = subprocess.run(line, capture_output=True, check=False, env={**os.environ, **environment}, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_names_that_a_terminal_would_obey_are_shown_escaped(model, tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in (b"\x1b[2Jx.jpg", b"caf\xe9.jpg"):
+        try:
+            Path(os.fsdecode(os.fsencode(tmp_path / "in") + b"/" + name)).write_bytes(b"no picture")
+        except OSError:
+            pytest.skip("this file system takes UTF-8 alone")
+    code, said = command(model, tmp_path / "in", "--out", tmp_path / "out")
+    assert code == 1 and b"\x1b" not in said
+    assert said.count(b"/\\x1b[2Jx.jpg") == said.count(b"/caf\\udce9.jpg") == 1
+    # and the bar, which only a terminal gets
+    told = []
+    bar = SimpleNamespace(
+        add_task=lambda *words, **_: told.append(words), update=lambda *_, **words: told.append(words)
+    )
+    _run(Prediction(model, [str(tmp_path / "in")], tmp_path / "out", ("labels",)), bar, force=False)
+    names = [words["description"] for words in told if "description" in words]
+    assert len(names) == 2 and all(map(is_printable, names))
+
+
+def test_a_terminal_that_knows_few_letters(model, tmp_path):
+    """Arrows, and folders whose names are no text, were trace-backs after the work was done."""
+    picture = photo(tmp_path / "a.png")
+    code, said = command(model, picture, "--out", tmp_path / "out", PYTHONIOENCODING="ascii")
+    assert code == 0 and b"1 parsed, 0 were done already \\u2192" in said
+    strange = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    code, said = command(model, picture, "--out", strange, PYTHONIOENCODING="utf-8:strict")
+    assert code == 0 and b"caf\\udce9" in said
+
+
+@pytest.mark.parametrize("kind", ["words", "pipe"])
+def test_masks_of_others_are_not_gathered(model, tmp_path, kind):
+    """That picture was refused, and then its file was read all the same: a trace-back, or no end."""
+    photo(tmp_path / "a.png")
+    photo(tmp_path / "b.png")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a.coco.json").write_text("[1]") if kind == "words" else os.mkfifo(out / "a.coco.json")
+    code, said = command(model, tmp_path / "a.png", tmp_path / "b.png", "--out", out, "--save", "coco")
+    assert code == 1 and b"a.coco.json is in the way" in said and b"Traceback" not in said
+    assert [each["file_name"] for each in json.loads((out / "coco.json").read_text())["images"]] == ["b.png"]
+    if kind == "words":  # one of ours that was spoilt later
+        (out / "b.coco.json").write_text("{}")
+        with pytest.raises(OrdnetError, match=r"b\.coco\.json does not hold the masks"):
+            raise run(model, tmp_path / "b.png", "--out", out, "--save", "coco").exception
+
+
+def test_what_others_put_beside_our_results_stays(model, tmp_path):
+    """Labels that were drawn by hand, beside an overlay of an earlier call: settings that differ once replaced them."""
+    picture, out = photo(tmp_path / "a.png"), tmp_path / "out"
+    assert run(model, picture, "--out", out, "--save", "overlay").exit_code == 0
+    assert json.loads((out / "a.json").read_text())["files"] == ["a.overlay.png"]
+    (out / "a.labels.png").write_bytes(b"drawn by hand")
+    for words in ((), ("--strength", "0.7"), ("--long-side", "20")):
+        found = run(model, picture, "--out", out, "--save", "overlay,labels", *words)
+        assert found.exit_code == 1 and "a.labels.png is in the way" in found.output
+        assert (out / "a.labels.png").read_bytes() == b"drawn by hand"
+    assert run(model, picture, "--out", out, "--save", "overlay", "--strength", "0.7").exit_code == 0
+    assert run(model, picture, "--out", out, "--save", "labels", "--force").exit_code == 0
+    assert json.loads((out / "a.json").read_text())["files"] == ["a.labels.png", "a.overlay.png"]
+    assert run(model, picture, "--out", out, "--save", "overlay,labels", "--strength", "0.2").exit_code == 0
+    # records from before they had such lists
+    record = json.loads((out / "a.json").read_text())
+    del record["files"]
+    (out / "a.json").write_text(json.dumps(record))
+    assert run(model, picture, "--out", out, "--save", "overlay,labels", "--strength", "0.3").exit_code == 0

@@ -343,6 +343,23 @@ def test_the_command_writes_figure_and_numbers(files, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.png", "b.jpg", "c.json"]
 
 
+def test_what_others_wrote_is_not_overwritten(files, tmp_path):
+    """The picture itself, and annotations that have the figure's name."""
+    model, photo, at = files / "ordnet.safetensors", tmp_path / "photo.png", ("--at", "3,3")
+    photo.write_bytes((files / "photo.png").read_bytes())
+    with pytest.raises(OrdnetError, match=r"photo\.png is the picture itself"):
+        run(model, photo, *at, "--out", tmp_path / "photo.png")
+    with pytest.raises(OrdnetError, match="is the picture itself"):
+        run(model, photo, *at, "--out", tmp_path / "a.png", "--json", photo)
+    (tmp_path / "a.json").write_text('{"shapes": []}')
+    with pytest.raises(OrdnetError, match=r"a\.json is in the way.*--json"):
+        run(model, photo, *at, "--out", tmp_path / "a.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "photo.png"]
+    assert (tmp_path / "a.json").read_text() == '{"shapes": []}'
+    for _ in range(2):  # its own numbers are
+        run(model, photo, *at, "--out", tmp_path / "b.png")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
