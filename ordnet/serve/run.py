@@ -190,7 +190,7 @@ def run(
         timeout_keep_alive=round(limits.idle / 2) or 1,
     )  # fmt: skip
     quiet = QuietLog()
-    for name in ("uvicorn.error", "asyncio"):
+    for name in ("uvicorn.error", "asyncio", "python_multipart.multipart"):
         logging.getLogger(name).addFilter(quiet)
     # the thread that answers is not kept waiting by the threads that compute for more than this
     sys.setswitchinterval(0.001)

@@ -212,6 +212,15 @@ def test_a_flood_of_messages_is_cut_short():
     assert shown[-1] == "(995 messages were left out) last"
 
 
+def test_forms_that_are_none_do_not_fill_the_log(model):
+    """The parser of forms had a word to say about each, past the bound on messages."""
+    with serving(model) as server, server.client() as client:
+        for _ in range(60):
+            kind = {"Content-Type": "multipart/form-data; boundary=x"}
+            assert client.post("/v1/parse", content=b"--y\r\n", headers=kind).status_code == 422
+        assert server.log.read_text().count("\n") <= 20
+
+
 # ---- names ----------------------------------------------------------------------------------------------------
 
 
