@@ -92,7 +92,7 @@ class Video:
             )
         context.options = {"max_pixels": str(largest_pixels())}  # frames may change their size
         rate = self._stream.average_rate or self._stream.guessed_rate or 25
-        self.rate = Fraction(rate).limit_denominator(60_000)
+        self.rate = max(Fraction(rate).limit_denominator(60_000), Fraction(1, 60_000))  # days a frame are none at all
         self.frames: int | None = self._stream.frames or None
 
     def read(self) -> Iterator[Frame]:
@@ -267,6 +267,7 @@ class _Encoder:
         self._path, self._rate, self._colours, self._strength = path, rate, colours, strength
         self._labels = labels
         self._waiting: queue.Queue[tuple[Frame, np.ndarray] | None] = queue.Queue(_AHEAD)
+        self._ended = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="ordnet-video-encode")
 
@@ -289,16 +290,22 @@ class _Encoder:
         try:
             self._encode()
         except BaseException as error:
-            self._error = error
-            while self._waiting.get() is not None:  # whoever adds must not wait for ever
-                pass
+            strange = isinstance(error, _library().FFmpegError)
+            self._error = OrdnetError(f"the video cannot be written: {error}") if strange else error
+            while not self._ended:  # whoever adds must not wait for ever
+                self._next()
+
+    def _next(self) -> tuple[Frame, np.ndarray] | None:
+        """What was added next; None once, at the end."""
+        self._ended = (item := self._waiting.get()) is None
+        return item
 
     def _encode(self) -> None:
         av = _library()
         base = Fraction(1, 90_000)
         with av.open(str(self._path), "w", format="mp4") as container:
             stream = None
-            while (item := self._waiting.get()) is not None:
+            while (item := self._next()) is not None:
                 frame, labels = item
                 height, width = labels.shape
                 if stream is None:

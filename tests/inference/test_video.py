@@ -3,6 +3,10 @@
 import csv
 import json
 import os
+import resource
+import struct
+import subprocess
+import sys
 import threading
 from fractions import Fraction
 from functools import partial
@@ -221,6 +225,36 @@ def test_a_pipe_is_no_video(tmp_path):
     os.mkfifo(tmp_path / "a.mp4")
     with pytest.raises(OrdnetError, match="a pipe"):
         Video(str(tmp_path / "a.mp4"))
+
+
+@pytest.mark.parametrize("scale", [120_001, 2**31 - 1, 2**32 - 1])
+def test_a_frame_that_lasts_for_days_is_no_end_of_the_command(model, tmp_path, scale):
+    """Its rate was rounded to 0, which the encoder refused at its very end; nobody heard of that, and all waited."""
+    content = clip(tmp_path / "sound.avi", frames=3, codec="mpeg4", rate=25).read_bytes()
+    place = content.index(b"strh") + 28  # seconds of a frame as a fraction
+    (tmp_path / "a.avi").write_bytes(content[:place] + struct.pack("<II", scale, 1) + content[place + 8 :])
+    line = [
+        sys.executable,
+        "-m",
+        "ordnet",
+        "predict",
+        str(model),
+        str(tmp_path / "a.avi"),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+    assert "Traceback" not in done.stderr and done.returncode in (0, 1), done.stderr
+
+
+def test_a_full_disk_ends_the_command(model, tmp_path):
+    """Most of a small video is written when it is closed: that error, too, has to be heard of."""
+    path = clip(tmp_path / "a.mp4")
+    line = [sys.executable, "-m", "ordnet", "predict", str(model), str(path), "--out", str(tmp_path / "out")]
+    full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1500, 1500))
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60, preexec_fn=full)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "a.mp4" in done.stderr and not (tmp_path / "out/a.overlay.mp4").exists()
 
 
 def test_damaged_clips(tmp_path):
