@@ -1,11 +1,11 @@
-"""What stands between block and head: nothing, as in the paper, or a light path through the backbone's finer maps.
+"""Decoder and heads. The decoder is nothing, as in the paper, or a light path through the backbone's finer maps.
 
 The paper names low-level features as its future work: at an eighth or a sixteenth of the picture's size, a pole two
 pixels wide has no position of its own. `FineDecoder` brings the block's map back to a quarter, step by step: enlarged
 twofold, joined with the backbone's map of that size, smoothed by a 3x3 convolution, depthwise or dense.
 
-Enlarging is by a factor, not to a size: a position's neighbours are the same in a tile as in the whole picture, so
-pictures can be streamed exactly. At the end stand the heads: features → class scores at the features' size.
+Maps are enlarged by a factor, not to a size: a position has the same neighbours in a tile as in the whole picture, so
+pictures can be streamed exactly. The heads turn features into class scores of the same size.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Decoder(nn.Module):
     """The block's map and finer ones of the backbone → the map that the head reads."""
 
     levels: tuple[int, ...]
-    """Which maps of the pyramid it takes beside the last one, fine to coarse."""
+    """Which maps of the pyramid it takes besides the last one, fine to coarse."""
     stride: int
     """How much smaller than the picture its output is."""
     out_channels: int
@@ -54,8 +54,7 @@ class PlainDecoder(Decoder):
 class FineDecoder(Decoder):
     """Top-down through every map of the backbone that is finer than the block's: (B, C, h, w) → (B, width, H, W).
 
-    With `dense` convolutions the last step is half as wide, which keeps its time in bounds: most goes where the
-    positions are.
+    With `dense` convolutions the last step is half as wide, to bound its time: the finest map has the most positions.
     """
 
     ends_in_convolution = True
@@ -71,7 +70,7 @@ class FineDecoder(Decoder):
             own = width // 2 if dense and after == strides[-1] else width
             self.steps.append(Step(channels, backbone.channels[level], own, before // after, dense))
             channels = self.out_channels = own
-            # the enlarging looks one position of the coarser map aside, the 3x3 convolution one of the finer
+            # enlarging reaches one position of the coarser map to each side, the 3x3 convolution one of the finer
             seen += Fraction(before + after, strides[0])
         self.reach = ceil(seen)
 
@@ -87,7 +86,7 @@ class Step(nn.Module):
     def __init__(self, coarse: int, fine: int, width: int, factor: int, dense: bool) -> None:
         super().__init__()
         self.factor = factor
-        # a 1x1 convolution and a bilinear enlargement may change places: on the small map it is cheaper
+        # a 1x1 convolution and bilinear enlargement commute; on the small map the convolution is cheaper
         self.reduce = nn.Sequential(*conv_norm(coarse, width, 1))
         self.lateral = nn.Sequential(*conv_norm(fine, width, 1))
         self.smooth = nn.Sequential(*conv_norm(width, width, 3, groups=1 if dense else width), nn.ReLU(inplace=True))
@@ -96,7 +95,7 @@ class Step(nn.Module):
 
     def forward(self, x: Tensor, finer: Tensor) -> Tensor:
         x = F.interpolate(self.reduce(x), scale_factor=float(self.factor), mode="bilinear")
-        x = x[:, :, : finer.shape[2], : finer.shape[3]]  # ceil(side / stride) positions, of which the last may be cut
+        x = x[:, :, : finer.shape[2], : finer.shape[3]]  # the finer map has ceil(side / stride) positions
         return self.smooth(F.relu(x + self.lateral(finer)))
 
 
@@ -118,7 +117,7 @@ class FCNHead(nn.Sequential):
 
 
 class Classifier(nn.Sequential):
-    """The head of blocks that end in a 3x3 convolution or fusion of their own: dropout and the last 1x1 convolution."""
+    """The head after blocks and decoders that end in a convolution of their own: dropout and a 1x1 convolution."""
 
     def __init__(self, channels: int, classes: int, dropout: float) -> None:
         super().__init__(nn.Dropout(dropout), nn.Conv2d(channels, classes, 1))

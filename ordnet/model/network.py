@@ -1,6 +1,6 @@
 """The paper's figure: picture → dilated backbone → omni-range block → FCN head → upsampling → scores.
 
-`for_inference` gives a copy that makes the same scores sooner and in less memory. It is not for training or saving.
+`for_inference` returns a copy that gives the same scores faster and in less memory. It is not for training or saving.
 """
 
 import copy
@@ -49,7 +49,7 @@ class Network(nn.Module):
         return self.upsampled(self.small_scores(image), image.shape[2:])
 
     def small_scores(self, image: Tensor, look: Callable[[Tensor], object] | None = None) -> Tensor:
-        """Scores before upsampling (B, K, h, w), `stride` times smaller; `look` sees the block's input."""
+        """Scores before upsampling (B, K, h, w), `stride` times smaller; `look` is called with the block's input."""
         *finer, last = self.backbone(image, levels=(*self.decoder.levels, -1))
         features = self.neck(last)
         if look:
@@ -66,9 +66,9 @@ class Network(nn.Module):
         return self.head(self.decoder(context, finer))
 
     def training_scores(self, image: Tensor, small: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Scores and, where there is an auxiliary head, its scores from the third stage, at the picture's size.
+        """Scores at the picture's size, and the auxiliary head's (from the last map but one), or None without one.
 
-        `small` gives both before upsampling, at the size of the small scores; `labels_at_scores` gives their labels.
+        With `small`, both have the size of the small scores, and `labels_at_scores` gives the labels to match.
         """
         if self.auxiliary is None:
             return self.small_scores(image) if small else self(image), None
@@ -81,7 +81,7 @@ class Network(nn.Module):
         return scores if small else self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
 
     def labels_at_scores(self, labels: Tensor) -> Tensor:
-        """Class ids (B, H, W) → those at the places of the small scores (B, h, w), by the rule of upsampling."""
+        """Class ids (B, H, W) → (B, h, w): those of the pixels on which the small scores lie when upsampled."""
         return labels_at(labels, self.stride, self.align_corners)
 
     def upsampled(self, scores: Tensor, size: Sequence[int]) -> Tensor:
@@ -99,7 +99,7 @@ class Network(nn.Module):
 
 
 def labels_at(labels: Tensor, stride: int, align_corners: bool) -> Tensor:
-    """Class ids (B, H, W) → those at the places of scores `stride` times smaller, which are upsampled by this rule."""
+    """Class ids (B, H, W) → (B, h, w): those of the pixels on which scores `stride` times smaller lie if upsampled."""
     for side, length in enumerate(labels.shape[1:], start=1):
         count = -(-length // stride)
         place = torch.arange(count, device=labels.device)
@@ -117,10 +117,10 @@ Slot = tuple[nn.Module, str]
 
 
 def for_inference(net: Network, device: torch.device | None = None) -> Network:
-    """A copy in evaluation mode on the device, its batch norms folded into the convolutions before them, its constant
-    products multiplied out, its channels last.
+    """A copy on the device, in evaluation mode: batch norms are folded into the convolutions before them, products of
+    weights are computed once, and channels come last in memory.
 
-    Same scores up to rounding. A folded network has other weights than its settings say: keep the original for saving.
+    The scores are the same up to rounding. Folded weights no longer fit the settings: keep the original for saving.
     """
     ready = folded(net, device)
     ready.block.prepare()
@@ -128,7 +128,7 @@ def for_inference(net: Network, device: torch.device | None = None) -> Network:
 
 
 def folded(net: AnyModule, device: torch.device | None = None) -> AnyModule:
-    """The same for any module whose parts name their layers in the order in which they run, without `prepare`."""
+    """`for_inference` without `prepare`, for any module whose children register their layers in the order they run."""
     ready = copy.deepcopy(net).eval().requires_grad_(False).to(device)
     parts = [part for part in ready.children() if not getattr(part, "keeps_norms", False)]
     for conv, norm in [pair for part in parts for pair in _pairs(part)]:
@@ -152,6 +152,6 @@ def _pairs(part: nn.Module) -> Iterator[tuple[Slot, Slot]]:
 
 
 def _last(module: nn.Module, name: str) -> Slot:
-    """The place where the layer is kept: a deep stem is a sequence whose last layer stands before the batch norm."""
+    """Where the layer is kept: a deep stem is a sequence, whose last layer comes before the batch norm."""
     child = getattr(module, name)
     return (child, str(len(child) - 1)) if isinstance(child, nn.Sequential) else (module, name)
