@@ -1,8 +1,8 @@
 """Reading files that others have written: regular files only, bounded, with errors that name the file.
 
 The header of a picture is checked before a decoder sees it. Pillow reads headers in Python and under a lock of ours.
-Made to hurt, they take long: 4.5 million strips in a TIFF of 18 MB take 11 seconds and more than a gigabyte, ten
-megabytes of JPEG markers 7 seconds, of blanks in a PPM 4.
+Malicious ones take long: 4.5 million strips in a TIFF of 18 MB take 11 seconds and more than a gigabyte, ten megabytes
+of JPEG markers 7 seconds, as many blanks in a PPM 4.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ _LARGEST_TEXT = 100_000_000
 
 
 def regular_file(path: str | Path) -> Path:
-    """The path. An error where it is a folder, a pipe, a socket or a device, which may never end or never answer."""
+    """The path; an error if it is a folder, a pipe, a socket or a device, which may never end or never answer."""
     file = Path(path)
     try:
         mode = file.stat().st_mode
-    except (OSError, ValueError):  # whoever reads it says what is wrong
+    except (OSError, ValueError):  # reading it will say what is wrong
         return file
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
@@ -72,7 +72,7 @@ def load_json(file: Path) -> Any:
 _ENTRIES = 1000
 """Tags of a TIFF directory; cameras write a few dozen."""
 _PIECES = 200_000
-"""Strips or tiles: one for each row of the highest picture that is read at once, and far more."""
+"""Strips or tiles: far more than one for each row of the tallest picture that is read at once."""
 _BYTES = 32_000_000
 """All TIFF tags together: colour profiles and embedded texts take a few."""
 _SEGMENTS = 5000
@@ -80,7 +80,7 @@ _SEGMENTS = 5000
 _STRAY = 10_000
 """Bytes between JPEG segments that belong to none."""
 _TEXT = 65_536
-"""Bytes in which the numbers of a PPM must stand."""
+"""Bytes within which the numbers of a PPM must come."""
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 """TIFF's types → bytes of one value."""
 _PIECE_TAGS = (273, 279, 324, 325)
@@ -89,9 +89,9 @@ _ORDERS = {b"II": "<", b"MM": ">"}
 
 
 def check_header(file: BinaryIO) -> None:
-    """Raise OrdnetError where the header is beyond all reason. The place in the file is kept.
+    """Raise OrdnetError where the header is unreasonably large. The position in the file is kept.
 
-    What is merely broken passes: the decoder says so.
+    A merely broken header passes: the decoder reports it.
     """
     start = file.tell()
     try:
