@@ -1,4 +1,4 @@
-"""Test-set predictions as the benchmarks' servers take them: original ids, file names, palettes, one archive."""
+"""Test-set predictions as the benchmarks' servers accept them: original ids, file names, palettes, one archive."""
 
 import io
 import tarfile
@@ -27,10 +27,10 @@ from ordnet.progress import OnProgress
 
 @dataclass(frozen=True)
 class Server:
-    """What one benchmark's server takes."""
+    """What one benchmark's server accepts."""
 
     folder: str
-    """Where the predictions stand inside the archive."""
+    """The folder of the predictions inside the archive."""
     endings: tuple[str, ...]
     """The file endings that the archive may have."""
     palette: bool = False
@@ -57,7 +57,7 @@ def submit(
     protocol: str = "encnet",
     progress: OnProgress = lambda done, total: None,
 ) -> int:
-    """Parse the test split into `out` and check it by reading it back; the number of pictures."""
+    """Parse the test split into `out` and check it by reading it back; returns the number of pictures."""
     if server not in SERVERS:
         raise OrdnetError(f"there is no server {server!r}; there are {', '.join(SERVERS)}")
     takes = SERVERS[server]
@@ -87,7 +87,7 @@ def submit(
 
 @contextmanager
 def _archive(path: Path) -> Iterator[Callable[[str, bytes], None]]:
-    """A new archive, by its ending; what is given adds a file. PNGs do not shrink further."""
+    """A new archive, its kind by its ending; yields a function that adds a file. PNGs do not shrink further."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as zipped:
             yield zipped.writestr
@@ -138,7 +138,7 @@ def voc_palette() -> bytes:
 
 
 def _check(path: Path, server: Server, dataset: Dataset) -> None:
-    """Every test picture has its prediction, of its size, with ids that the benchmark knows."""
+    """Raise an error unless every test picture has a prediction of its size, with ids that the benchmark knows."""
     known = [raw for raw, class_id in dataset.rule.raw_to_class.items() if class_id < len(dataset.classes)]
     expected = [_name(server, dataset, index) for index in range(len(dataset.ids))]
     found = 0
