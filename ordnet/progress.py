@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 OnProgress = Callable[[int, int], object]
-"""Is told how many pieces are done, and of how many."""
+"""Called with the number of pieces done, and of all pieces."""
 
 
 def progress() -> Progress:

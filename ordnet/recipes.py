@@ -1,4 +1,4 @@
-"""The paper's runs by name, and recipes for one's own pictures. A variant is its parent with the changed fields.
+"""The paper's runs by name, and recipes for users' own pictures. A variant is its parent with some fields changed.
 
 Each recipe says what it needs, what it costs and what it scores; "not measured" where nobody has run it here.
 """
@@ -33,20 +33,20 @@ class Recipe:
     about: str
     settings: Settings
     data: str
-    """What stands after --data."""
+    """As after --data."""
     cost: str = FOUR_GPUS
     paper: str = "–"
     """The paper's score, in its own protocol."""
     ours: str = NOT_MEASURED
     init: str = ""
-    """A stage that starts from another recipe's checkpoint."""
+    """The recipe whose checkpoint this one starts from."""
     pictures: int = 0
-    """How many its training split has, of a benchmark."""
+    """Pictures in a benchmark's training split; 0 for other data."""
     classes: int = 0
 
     @property
     def command(self) -> str:
-        """What reaches the score: a later stage starts from the one before it."""
+        """The command that trains it; a later stage starts from the one before."""
         start = f" --init runs/{self.init}/last.safetensors" if self.init else ""
         return f"ordnet train {self.name} --data {self.data}{start}"
 
@@ -119,7 +119,7 @@ def pascal_context_r101_ablation() -> Recipe:
 def full(recipe: Recipe, name: str, about: str, paper: str, **sections: dict[str, Any]) -> Recipe:
     """For comparison with other methods: ResNet-101 and both losses.
 
-    The paper's score is that of `ordnet evaluate --protocol encnet`; while training, `whole` is looked at now and then.
+    The paper's score is that of `ordnet evaluate --protocol encnet`; while training, `whole` is used every ten epochs.
     """
     training = {"lovasz": 1.0, **sections.pop("training", {})}
     base = changed(recipe, name, about, paper, model={"backbone": "resnet101s"}, training=training, **sections)
@@ -191,7 +191,7 @@ def cityscapes_r101() -> Recipe:
     return replace(recipe, data="cityscapes:PATH", cost=NOT_MEASURED)
 
 
-# ---- for one's own pictures, on one CPU or GPU ----------------------------------------------------------------
+# ---- for users' own pictures, on one CPU or GPU ---------------------------------------------------------------
 
 
 def scenes_tiny() -> Recipe:
@@ -214,7 +214,7 @@ def scenes_tiny() -> Recipe:
 
 
 def folder_default() -> Recipe:
-    """A start for one's own pictures: a light backbone that trains on a laptop, and scores at a quarter of their size.
+    """A start for users' own pictures: a light backbone that trains on a laptop, and scores at a quarter of their size.
 
     The backbone is not dilated: the fine decoder brings detail back, and a step costs less. The block's settings are
     those that keep its gate open behind pretrained features; it learns slowly, because nothing normalises what it
@@ -274,7 +274,7 @@ def camvid_mobilenet() -> Recipe:
 
 
 def outdoor() -> Recipe:
-    """The model of that name which comes with the package."""
+    """The shipped model of that name."""
     recipe = changed(
         folder_default(), "outdoor", "the model that comes along: Stanford Background, 8 classes, averaged weights",
         data={"jitter": 0.3}, model={"decoder": "fine"},
@@ -284,7 +284,7 @@ def outdoor() -> Recipe:
 
 
 def street() -> Recipe:
-    """The model of that name which comes with the package, its last weights: val is no test here, CamVid's test is."""
+    """The shipped model of that name, its last weights: val is part of training here, and CamVid's test is the test."""
     recipe = changed(
         folder_default(), "street", "the model that comes along: CamVid's train + val, 11 classes, averaged weights",
         data={"jitter": 0.4, "split": "trainval", "scale": (0.8, 2.5)},
