@@ -188,7 +188,7 @@ def cityscapes_r101() -> Recipe:
         data={"name": "cityscapes", "base_size": None},
         training={"epochs": 180, "crop": 768, "batch_size": 8, "rate": 0.01},
     )  # fmt: skip
-    return replace(recipe, data="cityscapes:PATH", cost=NOT_MEASURED)
+    return replace(recipe, data="cityscapes:PATH", cost=NOT_MEASURED, pictures=2975, classes=19)
 
 
 # ---- for users' own pictures, on one CPU or GPU ---------------------------------------------------------------

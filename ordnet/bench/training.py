@@ -77,7 +77,7 @@ def prepare_step(recipe: str, backbone: str, form: str, crop: int, batch: int) -
 
     def step_once(images: Tensor = images, labels: Tensor = labels) -> None:
         scores, _ = net.training_scores(images)
-        loss = torch.nn.functional.cross_entropy(scores, labels) + lovasz_softmax(scores.softmax(dim=1), labels)
+        loss = torch.nn.functional.cross_entropy(scores, labels) + lovasz_softmax(scores, labels)
         loss.backward()
         net.zero_grad(set_to_none=True)
 

@@ -120,7 +120,7 @@ class Comparison:
         """Attn_g of the first model that has one, for a picture (H, W, 3), sampled at (height, width)."""
         parser = self.parsers[self.gated()]
         assert isinstance(parser, Parser)
-        explainer = Explainer(parser.net, pixels, parser.whole_up_to)
+        explainer = Explainer(parser.net, pixels, parser.whole_up_to, parser.known_size)
         assert explainer.gate is not None
         return explainer.places.sample(explainer.gate, height, width)
 

@@ -114,7 +114,7 @@ class Confusion:
         return _mean(self.accuracy())
 
     def final_score(self) -> float:
-        """ADE20K's final score: the mean of pixel accuracy and mean IoU."""
+        """ADE20K's final score: the mean of pixel accuracy and mean IoU, here over the classes that occur."""
         return (self.pixel_accuracy() + self.miou()) / 2
 
 

@@ -143,7 +143,7 @@ def evaluate(
         classes, how = loaded.classes, protocols.protocol_of(protocol, loaded.about)
         if without:
             loaded.net.block = loaded.net.block.without(without)
-        label = _labeller(loaded.net.to(on), how, on, known_size(long_side, loaded.about))
+        label = labeller(loaded.net.to(on), how, on, known_size(long_side, loaded.about))
     dataset = open_dataset(data, split)
     refuse_other_classes(classes, dataset.classes.names)
     started = _join_processes()
@@ -177,10 +177,10 @@ def evaluate_network(
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
     how = Protocol(protocol) if isinstance(protocol, str) else protocol
-    return _evaluate(_labeller(net, how, device, known), dataset, how, device, workers, progress, skip_broken, look)
+    return _evaluate(labeller(net, how, device, known), dataset, how, device, workers, progress, skip_broken, look)
 
 
-def _labeller(net: Network, protocol: Protocol, device: torch.device | None, known: KnownSize) -> Label:
+def labeller(net: Network, protocol: Protocol, device: torch.device | None, known: KnownSize) -> Label:
     """Labels as `predict` makes them: small pictures are padded, large ones streamed."""
     if protocol.name == "encnet":
         known = KnownSize()  # it has a base size of its own

@@ -15,13 +15,12 @@ from PIL import Image
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.evaluate import refuse_other_classes
+from ordnet.evaluation.evaluate import labeller, refuse_other_classes
 from ordnet.files import write_atomically
 from ordnet.inference import protocols
 from ordnet.inference.parser import find
 from ordnet.model import checkpoint
-from ordnet.model.network import for_inference
-from ordnet.model.pixels import normalise
+from ordnet.model.pixels import known_size
 from ordnet.progress import OnProgress
 
 
@@ -69,14 +68,14 @@ def submit(
     loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, "test")
     refuse_other_classes(loaded.classes, dataset.classes.names)
-    net = for_inference(loaded.net)
     how = protocols.protocol_of(protocol, loaded.about)
+    label = labeller(loaded.net, how, None, known_size(None, loaded.about))
 
     def write(path: Path) -> None:
         with _archive(path) as add:
             for index in range(len(dataset.ids)):
                 image = torch.from_numpy(np.array(dataset.image(index))).permute(2, 0, 1)[None]
-                labels = protocols.labels(net, normalise(image), how)
+                labels = label(image)
                 add(_name(takes, dataset, index), _png(takes, dataset, labels))
                 progress(index + 1, len(dataset.ids))
         _check(path, takes, dataset)

@@ -8,6 +8,7 @@ connections with a request under way are bounded elsewhere (uploads, the queue).
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -194,6 +195,9 @@ def run(
         logging.getLogger(name).addFilter(quiet)
     # threads that compute keep the thread that answers waiting for no longer than this
     sys.setswitchinterval(0.001)
+    # the collector would look through all of torch now and then: a tenth of a second in which nobody is answered
+    gc.collect()
+    gc.freeze()
     # uvicorn ends by these signals and then raises them once more; that second time they mean nothing
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)

@@ -166,7 +166,7 @@ def write_report(
         best=[_example(seen, val_set) for seen in extremes.best],
         worst=[_example(seen, val_set) for seen in extremes.worst],
         examples_note=_examples_note(extremes, evaluation),
-        attention=attention_examples(net, val_set, extremes.best),
+        attention=attention_examples(net, val_set, extremes.best, known),
         vitals=in_words(epochs[-1]),
         worth=worth,
         worth_note=note,
@@ -278,7 +278,9 @@ def _examples_note(extremes: BestAndWorst, evaluation: Evaluation) -> str:
     )
 
 
-def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> list[tuple[Image.Image, Image.Image, str]]:
+def attention_examples(
+    net: Network, data: Dataset, best: Sequence[Seen], known: KnownSize
+) -> list[tuple[Image.Image, Image.Image, str]]:
     """Drawings, wide and narrow, with captions, of the attention at two positions of the best picture.
 
     There are none for a network without attention, or where no picture was parsed.
@@ -287,7 +289,7 @@ def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> lis
         return []
     seen = best[0]
     pixels = np.asarray(data.image(seen.index))
-    explainer = Explainer(for_inference(net), pixels, _MOST)
+    explainer = Explainer(for_inference(net), pixels, _MOST, known)
     shrunk = pixels.shape[0] / seen.truth.shape[0], pixels.shape[1] / seen.truth.shape[1]
     shown = []
     for class_id in _telling(seen.truth, data.classes.ranges):
