@@ -63,6 +63,9 @@ class ModelConfig(Section):
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0)
     """Channels of a 1x1 convolution + BN + ReLU between backbone and block; by default there is none."""
+    block_stride: int | None = Field(default=None, gt=0)
+    """The stride of the map that the block works on, where that is finer than the backbone's last one: the coarser maps
+    are enlarged and added to it first, as wide as the neck. By default the backbone's output stride."""
     decoder: str = "plain"
     """Between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
     backbone's finer maps to a quarter of the picture's size; `dense` is the same with dense 3x3 convolutions."""

@@ -45,8 +45,8 @@ from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
 OURS: dict[str, dict[str, Any]] = {
     "ordnet-fine": {"variant": "ordnet", "decoder": "fine"},
     "dilated-fcn-fine": {"variant": "dilated-fcn", "decoder": "fine"},
-    "ordnet-plain": {"variant": "ordnet", "decoder": "plain", "output_stride": 16},
-    "dilated-fcn-plain": {"variant": "dilated-fcn", "decoder": "plain", "output_stride": 16},
+    "ordnet-plain": {"variant": "ordnet", "decoder": "plain", "output_stride": 16, "block_stride": None},
+    "dilated-fcn-plain": {"variant": "dilated-fcn", "decoder": "plain", "output_stride": 16, "block_stride": None},
 }
 """Our contestants, and what each changes in the recipe's model."""
 LOOKS = (0.1, 0.25, 0.5, 0.75)

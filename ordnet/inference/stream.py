@@ -129,9 +129,13 @@ class Features:
         """`halo` is in pixels; by default the backbone's receptive field, but no more than HALO."""
         self.net = net
         self.pixels = pixels
-        self.stride = net.backbone.output_stride
+        self.stride = net.block_stride
         self.height, self.width = (-(-side // self.stride) for side in pixels.shape[:2])
-        wanted = min(net.backbone.reach or 0, HALO) if halo is None else halo
+        self.step = net.backbone.output_stride // self.stride
+        """Tiles begin at multiples of so many positions, where the backbone's coarsest map has one of its own."""
+        # enlarging the coarsest map looks at its next positions too
+        reach = (net.backbone.reach or 0) + (net.backbone.output_stride if self.step > 1 else 0)
+        wanted = min(reach, HALO) if halo is None else halo
         self.halo = -(-wanted // self.stride)  # whole positions, so that tiles start at multiples of the stride
 
     def block_input(self, area: Area) -> Tensor:
@@ -144,17 +148,22 @@ class Features:
         return finer, features
 
     def _maps(self, area: Area, levels: tuple[int, ...]) -> list[Tensor]:
-        rows, columns = wider = grown(area, self.halo, self.height, self.width)
+        rows, columns = (
+            slice(span.start // self.step * self.step, span.stop)
+            for span in grown(area, self.halo, self.height, self.width)
+        )
         s = self.stride
         part = self.pixels[rows.start * s : rows.stop * s, columns.start * s : columns.stop * s]
-        here = inside(area, wider)
+        here = inside(area, (rows, columns))
+        found = self.net.backbone(to_input(part, self.net), (*levels, *self.net.neck_levels))
+        strides = [*(self.net.backbone.strides[level] for level in levels), s]
         maps = []
-        found = self.net.backbone(to_input(part, self.net), levels=(*levels, -1))
-        for level, features in zip((*levels, -1), found, strict=True):
-            factor = s // self.net.backbone.strides[level]
-            rows, columns = scaled(here, factor, features.shape[2], features.shape[3])
+        for stride, features in zip(
+            strides, [*found[: len(levels)], self.net.joined(found[len(levels) :])], strict=True
+        ):
+            rows, columns = scaled(here, s // stride, features.shape[2], features.shape[3])
             maps.append(features[:, :, rows, columns])
-        return [*maps[:-1], self.net.neck(maps[-1])]
+        return maps
 
 
 Strips = Iterator[tuple[slice, Tensor]]
@@ -172,8 +181,8 @@ def _scores_by_part(
     step: int = 1,
 ) -> Iterator[tuple[Area, Strips]]:
     """Areas that together cover the picture, and their scores."""
-    if tile < net.backbone.output_stride:
-        raise OrdnetError(f"a tile of {tile} px is smaller than the network's stride of {net.backbone.output_stride}")
+    if tile < net.block_stride:
+        raise OrdnetError(f"a tile of {tile} px is smaller than the network's stride of {net.block_stride}")
     height, width = size = size or (pixels.shape[0], pixels.shape[1])
     # tiles are cut from the result, which may be larger than what the network sees
     enlarged = max(height / pixels.shape[0], width / pixels.shape[1])
@@ -229,7 +238,7 @@ def _streamed(
     if block:
         block.learn(lambda: ((area, features.block_input(area)) for area in count.each(map_tiles)))
 
-    finer_by = net.backbone.output_stride // net.stride  # positions of the scores per position of the block's map
+    finer_by = net.block_stride // net.stride  # positions of the scores per position of the block's map
     # how far the head, the decoder and the block's fusion see, in positions of the block's map
     seen = -(-receptive_field(net.head) // finer_by) + net.decoder.reach + net.block.reach
     whole_axes = _axes_of(net, pixels, size)

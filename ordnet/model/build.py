@@ -28,7 +28,7 @@ from ordnet.model.backbones.timm import PREFIX as TIMM
 from ordnet.model.backbones.timm import TimmBackbone, pretrained_repository
 from ordnet.model.baselines import ASPP, DANet, Interlaced, NonLocal, PyramidPooling
 from ordnet.model.card import read_card, shipped_models
-from ordnet.model.decoder import Classifier, Decoder, FCNHead, FineDecoder, PlainDecoder
+from ordnet.model.decoder import Classifier, Decoder, FCNHead, FineDecoder, Join, PlainDecoder
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
 from ordnet.model.parts import Backbone, Block, NoBlock, conv_norm
@@ -64,20 +64,22 @@ BACKBONES: dict[str, Callable[[int | None, str], Backbone]] = {
 }
 
 
-def _plain(block: Block, backbone: Backbone) -> Decoder:
-    return PlainDecoder(block.out_channels, backbone.output_stride, block.ends_in_convolution)
+def _plain(block: Block, _: Backbone, stride: int) -> Decoder:
+    return PlainDecoder(block.out_channels, stride, block.ends_in_convolution)
 
 
-def _fine(block: Block, backbone: Backbone, dense: bool = False) -> Decoder:
-    fine = FineDecoder(block.out_channels, backbone, dense=dense)
-    return fine if fine.levels else _plain(block, backbone)  # a backbone of one stride has no finer maps to go through
+def _fine(block: Block, backbone: Backbone, stride: int, dense: bool = False) -> Decoder:
+    fine = FineDecoder(block.out_channels, backbone, stride, dense=dense)
+    return (
+        fine if fine.levels else _plain(block, backbone, stride)
+    )  # a backbone of one stride has no finer maps to go through
 
 
 # Decoders by name, called with the block and the backbone they connect to.
-DECODERS: dict[str, Callable[[Block, Backbone], Decoder]] = {
+DECODERS: dict[str, Callable[[Block, Backbone, int], Decoder]] = {
     "plain": _plain,
     "fine": _fine,
-    "dense": lambda block, backbone: _fine(block, backbone, dense=True),
+    "dense": lambda block, backbone, stride: _fine(block, backbone, stride, dense=True),
 }
 
 
@@ -153,12 +155,17 @@ def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] =
         weight_files.load(backbone, file, config.backbone)
 
     third, width = backbone.channels[-2:]
+    stride = config.block_stride or backbone.output_stride
     neck: nn.Module = nn.Identity()
-    if config.neck:
+    if stride != backbone.output_stride:
+        if not config.neck:
+            raise OrdnetError(f"model.block_stride={stride} joins maps of several widths: give model.neck one for all")
+        neck, width = Join(backbone, stride, config.neck), config.neck
+    elif config.neck:
         neck = nn.Sequential(*conv_norm(width, config.neck, 1), nn.ReLU(inplace=True))
         width = config.neck
     block = _block(config, width)
-    decoder = DECODERS[config.decoder](block, backbone)
+    decoder = DECODERS[config.decoder](block, backbone, stride)
     head = Classifier if decoder.ends_in_convolution else FCNHead
     return Network(
         backbone,

@@ -10,12 +10,48 @@ pictures can be streamed exactly. The heads turn features into class scores of t
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ordnet.errors import OrdnetError
 from ordnet.model.parts import Backbone, conv_norm
+
+
+class Join(nn.Module):
+    """A neck that takes several maps: the backbone's last one, enlarged, and the finer ones down to `stride`, added up.
+
+    The block then works on a map that is as fine as a dilated backbone's and knows as much as a whole one's, at the
+    price of a few 1x1 convolutions. It stands before the block; the decoder goes on from there.
+    """
+
+    def __init__(self, backbone: Backbone, stride: int, width: int) -> None:
+        super().__init__()
+        levels = _finer_levels(backbone, backbone.output_stride)
+        self.levels = tuple(level for level in levels if backbone.strides[level] >= stride)
+        """The finer maps it takes, fine to coarse."""
+        self.stride = stride
+        if not self.levels or backbone.strides[self.levels[0]] != stride:
+            there = sorted({backbone.strides[level] for level in levels})
+            raise OrdnetError(
+                f"model.block_stride is {stride}: the backbone's last map has stride {backbone.output_stride}, its "
+                f"finer ones {', '.join(map(str, there)) or 'do not exist'}"
+            )
+        strides = [*(backbone.strides[level] for level in self.levels), backbone.output_stride]
+        self.factors = [coarse // fine for fine, coarse in pairwise(strides)]
+        self.laterals = nn.ModuleList(
+            nn.Sequential(*conv_norm(backbone.channels[level], width, 1)) for level in (*self.levels, -1)
+        )
+
+    def forward(self, last: Tensor, finer: Sequence[Tensor]) -> Tensor:
+        """The last map (B, C, h, w) and the finer ones, fine to coarse → (B, width, H, W)."""
+        *laterals, deepest = self.laterals
+        x = deepest(last)
+        for lateral, features, factor in zip(laterals[::-1], finer[::-1], self.factors[::-1], strict=True):
+            x = _enlarged(x, factor, features) + lateral(features)
+        return F.relu(x)
 
 
 class Decoder(nn.Module):
@@ -59,10 +95,11 @@ class FineDecoder(Decoder):
 
     ends_in_convolution = True
 
-    def __init__(self, channels: int, backbone: Backbone, width: int = 128, dense: bool = False) -> None:
+    def __init__(self, channels: int, backbone: Backbone, stride: int, width: int = 128, dense: bool = False) -> None:
+        """`channels` and `stride` are those of the block's map."""
         super().__init__()
-        self.levels, self.out_channels = _finer_levels(backbone), width
-        strides = [backbone.output_stride, *(backbone.strides[level] for level in reversed(self.levels))]
+        self.levels, self.out_channels = _finer_levels(backbone, stride), width
+        strides = [stride, *(backbone.strides[level] for level in reversed(self.levels))]
         self.stride = strides[-1]
         self.steps = nn.ModuleList()
         seen = Fraction(0)
@@ -94,14 +131,18 @@ class Step(nn.Module):
             self.smooth.extend([*conv_norm(width, width, 1), nn.ReLU(inplace=True)])
 
     def forward(self, x: Tensor, finer: Tensor) -> Tensor:
-        x = F.interpolate(self.reduce(x), scale_factor=float(self.factor), mode="bilinear")
-        x = x[:, :, : finer.shape[2], : finer.shape[3]]  # the finer map has ceil(side / stride) positions
-        return self.smooth(F.relu(x + self.lateral(finer)))
+        return self.smooth(F.relu(_enlarged(self.reduce(x), self.factor, finer) + self.lateral(finer)))
 
 
-def _finer_levels(backbone: Backbone) -> tuple[int, ...]:
-    """The last map at every stride below the coarsest one; none for backbones that keep a single stride."""
-    last_at = {stride: level for level, stride in enumerate(backbone.strides) if stride < backbone.output_stride}
+def _enlarged(x: Tensor, factor: int, like: Tensor) -> Tensor:
+    """A map (B, C, h, w) enlarged to the size of a finer one, which has ceil(side / stride) positions."""
+    x = F.interpolate(x, scale_factor=float(factor), mode="bilinear")
+    return x[:, :, : like.shape[2], : like.shape[3]]
+
+
+def _finer_levels(backbone: Backbone, stride: int) -> tuple[int, ...]:
+    """The last map at every stride below this one; none for backbones that keep a single stride."""
+    last_at = {own: level for level, own in enumerate(backbone.strides) if own < stride}
     return tuple(last_at.values())
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ordnet.config import ModelConfig
-from ordnet.model.decoder import Decoder
+from ordnet.model.decoder import Decoder, Join
 from ordnet.model.parts import Backbone, Block
 
 
@@ -50,16 +50,20 @@ class Network(nn.Module):
 
     def small_scores(self, image: Tensor, look: Callable[[Tensor], object] | None = None) -> Tensor:
         """Scores before upsampling (B, K, h, w), `stride` times smaller; `look` is called with the block's input."""
-        *finer, last = self.backbone(image, levels=(*self.decoder.levels, -1))
-        features = self.neck(last)
+        maps = self.backbone(image, (*self.decoder.levels, *self.neck_levels))
+        finer, features = maps[: len(self.decoder.levels)], self.joined(maps[len(self.decoder.levels) :])
         if look:
             look(features)
         return self.decoded(self.block(features), finer)
 
     def block_input(self, image: Tensor) -> Tensor:
         """The features (B, C, h, w) that the block attends to."""
-        (last,) = self.backbone(image, levels=(-1,))
-        return self.neck(last)
+        return self.joined(self.backbone(image, self.neck_levels))
+
+    def joined(self, maps: Sequence[Tensor]) -> Tensor:
+        """The maps of `neck_levels`, fine to coarse → the block's input."""
+        *finer, last = maps
+        return self.neck(last, finer) if finer else self.neck(last)
 
     def decoded(self, context: Tensor, finer: Sequence[Tensor]) -> Tensor:
         """The block's output and the decoder's finer maps → small scores."""
@@ -73,9 +77,9 @@ class Network(nn.Module):
         if self.auxiliary is None:
             return self.small_scores(image) if small else self(image), None
         count = len(self.backbone.strides)
-        levels = sorted({*self.decoder.levels, count - 2, count - 1})
+        levels = sorted({*self.decoder.levels, *self.neck_levels, count - 2})
         maps = dict(zip(levels, self.backbone(image, levels), strict=True))
-        context = self.block(self.neck(maps[count - 1]))
+        context = self.block(self.joined([maps[level] for level in self.neck_levels]))
         scores = self.decoded(context, [maps[level] for level in self.decoder.levels])
         size = scores.shape[2:] if small else image.shape[2:]
         return scores if small else self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
@@ -93,9 +97,20 @@ class Network(nn.Module):
         return self.decoder.stride
 
     @property
+    def neck_levels(self) -> tuple[int, ...]:
+        """The maps of the backbone that make the block's input, fine to coarse."""
+        finer = self.neck.levels if isinstance(self.neck, Join) else ()
+        return *finer, len(self.backbone.strides) - 1
+
+    @property
+    def block_stride(self) -> int:
+        """How much smaller than the picture the block's map is."""
+        return self.neck.stride if isinstance(self.neck, Join) else self.backbone.output_stride
+
+    @property
     def least_side(self) -> int:
         """The shortest side in pixels that gives every patch of the block a position."""
-        return (self.block.patches - 1) * self.backbone.output_stride + 1
+        return (self.block.patches - 1) * self.block_stride + 1
 
 
 def labels_at(labels: Tensor, stride: int, align_corners: bool) -> Tensor:

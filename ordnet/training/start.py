@@ -15,7 +15,7 @@ from ordnet.model.build import build_from
 from ordnet.model.card import find
 from ordnet.model.network import Network
 
-WIDTHS = ("neck", "key_channels", "value_channels")
+WIDTHS = ("neck", "block_stride", "key_channels", "value_channels")
 
 
 def start_network(

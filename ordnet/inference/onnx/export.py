@@ -123,7 +123,7 @@ def most_pixels(net: Network) -> int | None:
     """Pixels of the largest picture whose attention map has at most MOST_MAP numbers; None where no map is built."""
     if not net.block.builds_maps:
         return None
-    return math.isqrt(MOST_MAP) * net.backbone.output_stride**2
+    return math.isqrt(MOST_MAP) * net.block_stride**2
 
 
 def finished(model: Any, metadata: dict[str, str], half: bool = False) -> bytes:
