@@ -133,6 +133,10 @@ class TrainingConfig(Section):
     later: the weights' exponent falls from 1 at the first step to 1 minus this at the last."""
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
+    freeze_stages: int = Field(default=0, ge=0)
+    """So many of the backbone's first stages keep the weights and statistics that they came with. Their maps are the
+    largest, so that their gradients are the dearest, and ImageNet has taught them edges and colours. A backbone that
+    starts at random is trained whole."""
     mixed_precision: bool = True
     """On GPUs; a CPU always trains in float32."""
     channels_last: bool = True

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory
 from ordnet.training.loss import faded
 from ordnet.training.monitor import SAMPLES, watch
-from ordnet.training.start import Averaged, freeze_norms
+from ordnet.training.start import Averaged, frozen_stages, learning_mode
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
 
 OURS: dict[str, dict[str, Any]] = {
@@ -114,16 +115,15 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     if training.channels_last:
         net = net.to(memory_format=torch.channels_last)
     averaged = Averaged(net, training.ema) if training.ema else None
+    frozen = frozen_stages(net, cell.settings)
     optimizer, model, accelerator = make_optimizer(net, training), Trainee(net), Accelerator(cpu=True)
 
     spent, step, looks = 0.0, 0, [part * cell.seconds for part in LOOKS]
     curve: list[dict[str, Any]] = []
     stream = endless(batches)
-    net.train()
     while spent < cell.seconds:
         begun = time.process_time()
-        if training.freeze_norm:
-            freeze_norms(net)
+        learning_mode(net, training, frozen)
         set_rate(optimizer, spent, cell.seconds, training)
         now = faded(training, spent / cell.seconds)
         parts = take_step(accelerator, model, optimizer, next(stream), now, step)
@@ -193,6 +193,8 @@ NETWORKS = {"smp-fpn": "FPN", "smp-deeplabv3plus": "DeepLabV3Plus", "smp-unet": 
 """Our names of the contestants → the library's."""
 ENCODER = "mobilenet_v2"
 """The backbone that both sides have, layer by layer."""
+_STAGE_ENDS = (4, 7, 14, 19)
+"""Layers of the encoder before its map at 1/4, 1/8, 1/16 and 1/32 is there."""
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
@@ -244,6 +246,11 @@ class SmpNetwork(nn.Module):
         """What learns at the backbone's rate."""
         encoder: nn.Module = self.net.encoder
         return encoder
+
+    def first_stages(self, count: int) -> list[nn.Module]:
+        """The same layers as those of our backbone's first stages."""
+        ends = (0, *_STAGE_ENDS[:count])
+        return [self.net.encoder.features[start:end] for start, end in pairwise(ends)]
 
     @property
     def stride(self) -> int:

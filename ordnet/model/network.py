@@ -84,6 +84,10 @@ class Network(nn.Module):
         size = scores.shape[2:] if small else image.shape[2:]
         return scores if small else self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
 
+    def first_stages(self, count: int) -> list[nn.Module]:
+        """The backbone's, which training may leave as they are."""
+        return self.backbone.first_stages(count)
+
     def labels_at_scores(self, labels: Tensor) -> Tensor:
         """Class ids (B, H, W) → (B, h, w): those of the pixels on which the small scores lie when upsampled."""
         return labels_at(labels, self.stride, self.align_corners)

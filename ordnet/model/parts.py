@@ -102,6 +102,11 @@ class Backbone(nn.Module):
     def stages(self) -> Sequence[Callable[[Tensor], Tensor]]:
         raise NotImplementedError
 
+    def first_stages(self, count: int) -> list[nn.Module]:
+        """The first stages, which training may leave as they are; empty where a stage is no module of its own."""
+        found = [stage for stage in self.stages()[:count] if isinstance(stage, nn.Module)]
+        return found if len(found) == count else []
+
     def forward(self, image: Tensor, levels: Sequence[int] | None = None) -> list[Tensor]:
         """Pictures (B, 3, H, W) → the maps of these levels, fine to coarse; all of them without `levels`.
 

@@ -33,7 +33,7 @@ from ordnet.training.monitor import Display, watch
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.start import freeze_norms, widths_of
+from ordnet.training.start import learning_mode, widths_of
 from ordnet.training.state import is_finished
 from ordnet.training.step import anybody, lost_connection, set_rate, take_step
 
@@ -176,9 +176,7 @@ def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
     A request to stop ends it after the step under way, with `Stopped` and a saved state.
     """
     training, progress, batches = setup.training, setup.progress, setup.batches
-    setup.net.train()
-    if training.freeze_norm:
-        freeze_norms(setup.net)
+    learning_mode(setup.net, training, setup.frozen)
     started, seen, speed = time.monotonic(), 0, 0.0
     title = f"epoch {progress.epoch + 1}/{training.epochs}"
     with setup.display.task(title, batches.steps, progress.step) as advance:

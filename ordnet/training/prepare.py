@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
-from torch import distributed
+from torch import distributed, nn
 
 from ordnet.config import DataConfig, Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
@@ -31,7 +31,7 @@ from ordnet.training.environment import describe
 from ordnet.training.loss import class_weights_of
 from ordnet.training.monitor import Board, Display
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.start import Averaged, start_network, synchronise_norms
+from ordnet.training.start import Averaged, frozen_stages, start_network, synchronise_norms
 from ordnet.training.state import RunProgress, check_fingerprint, fingerprint
 from ordnet.training.step import Trainee, make_optimizer, poly
 
@@ -54,6 +54,8 @@ class Setup:
     val_set: Dataset
     batches: Batches
     net: Network
+    frozen: list[nn.Module]
+    """Stages of the backbone that stay as they are."""
     averaged: Averaged | None
     model: Any
     """`net` as it is trained: wrapped for several processes, compiled where that was asked for."""
@@ -193,6 +195,7 @@ def prepare(
     if training.channels_last:
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net = net.to(accelerator.device)
+    frozen = frozen_stages(net, settings)
     optimizer: Any = make_optimizer(net, training)
     averaged = Averaged(net, training.ema) if training.ema else None
     progress = RunProgress()
@@ -211,8 +214,8 @@ def prepare(
     if main and found is None and not scaled and (advice := size_remark(sides, training.crop)):
         display.say(advice)
     return Setup(
-        settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, trainee, optimizer,
-        progress, weights, _known_size(sides, settings.data), data,
+        settings, folder, accelerator, display, board, train_set, val_set, batches, net, frozen, averaged, trainee,
+        optimizer, progress, weights, _known_size(sides, settings.data), data,
     )  # fmt: skip
 
 

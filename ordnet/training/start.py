@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ordnet.config import ModelConfig
+from ordnet.config import ModelConfig, Settings, TrainingConfig
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
-from ordnet.model.build import build_from
+from ordnet.model.build import SCRATCH, build_from
 from ordnet.model.card import find
 from ordnet.model.network import Network
 
@@ -73,6 +73,26 @@ def _last_layers(net: Network) -> tuple[str, ...]:
 
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+
+
+def frozen_stages(net: Network, settings: Settings) -> list[nn.Module]:
+    """Freeze the backbone's first stages, as many as training.freeze_stages says; returns them, for `learning_mode`."""
+    model = settings.model
+    if model.weights in (None, "none") or model.backbone in SCRATCH:
+        return []  # what has not been taught anything has to learn
+    stages = net.first_stages(settings.training.freeze_stages)
+    for stage in stages:
+        stage.requires_grad_(False)
+    return stages
+
+
+def learning_mode(net: nn.Module, training: TrainingConfig, frozen: Sequence[nn.Module]) -> None:
+    """Have the network learn, but for norms and stages that are to stay as they are."""
+    net.train()
+    if training.freeze_norm:
+        freeze_norms(net)
+    for stage in frozen:
+        stage.eval()
 
 
 def freeze_norms(net: nn.Module) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 from ordnet.model.parts import Backbone
@@ -54,6 +54,10 @@ class TimmBackbone(Backbone):
         ]
         count = len(maps)
         return maps if levels is None else [maps[level] for level in sorted({level % count for level in levels})]
+
+    def first_stages(self, count: int) -> list[nn.Module]:
+        """None: a timm model runs as a whole."""
+        return []
 
     def with_synchronised_norms(self) -> Backbone:
         """timm's norms may carry an activation, which its own function keeps."""
