@@ -155,7 +155,7 @@ def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] =
         weight_files.load(backbone, file, config.backbone)
 
     third, width = backbone.channels[-2:]
-    stride = config.block_stride or backbone.output_stride
+    stride = min(config.block_stride or backbone.output_stride, backbone.output_stride)
     neck: nn.Module = nn.Identity()
     if stride != backbone.output_stride:
         if not config.neck:

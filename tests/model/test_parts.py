@@ -205,12 +205,16 @@ def test_the_block_works_on_joined_maps(tmp_path, backbone, block_stride, varian
     [
         ({"output_stride": 32, "block_stride": 16}, r"joins maps of several widths: give model\.neck"),
         ({"output_stride": 32, "block_stride": 12, "neck": 8}, r"block_stride is 12: .* 32, its finer ones 4, 8, 16"),
-        ({"output_stride": 8, "block_stride": 16, "neck": 8}, r"block_stride is 16: .* stride 8"),
     ],
 )
 def test_a_block_stride_that_there_is_not(settings, says):
     with pytest.raises(OrdnetError, match=says):
         ordnet.build("ordnet", classes=3, backbone="resnet18", **settings)
+
+
+def test_a_block_stride_coarser_than_the_last_map_joins_nothing():
+    net = ordnet.build("ordnet", classes=3, backbone="resnet18", output_stride=8, block_stride=16)
+    assert net.block_stride == 8 and isinstance(net.neck, nn.Identity)
 
 
 @pytest.mark.parametrize("joined", [{}, {"block_stride": 4}])
