@@ -226,8 +226,8 @@ def folder_default() -> Recipe:
         Settings(
             data=DataConfig(name="folder:PATH", jitter=0.2),
             model=ModelConfig(
-                backbone="mobilenet_v2_full", weights="imagenet", output_stride=32, neck=256, block_stride=16,
-                decoder="dense", align_corners=False, key_channels=64, value_channels=128,
+                backbone="mobilenet_v2_full", weights="imagenet", output_stride=32, neck=256, decoder="dense",
+                align_corners=False, key_channels=64, value_channels=128,
                 gate_logits="standard", logit_scale="root", start="identity",
             ),
             training=TrainingConfig(
@@ -277,7 +277,7 @@ def outdoor() -> Recipe:
     """The shipped model of that name."""
     recipe = changed(
         folder_default(), "outdoor", "the model that comes along: Stanford Background, 8 classes, averaged weights",
-        data={"jitter": 0.3}, model={"decoder": "fine", "block_stride": None},
+        data={"jitter": 0.3}, model={"decoder": "fine"},
         training={
             "epochs": 60, "ema": 0.998, "rate": 0.001, "head_rate": 4.0, "class_weights_fade": 0.0, "freeze_stages": 0,
         },
@@ -289,7 +289,7 @@ def street() -> Recipe:
     """The shipped model of that name, its last weights: val is part of training here, and CamVid's test is the test."""
     recipe = changed(
         folder_default(), "street", "the model that comes along: CamVid's train + val, 11 classes, averaged weights",
-        data={"jitter": 0.4, "split": "trainval", "scale": (0.8, 2.5)}, model={"block_stride": None},
+        data={"jitter": 0.4, "split": "trainval", "scale": (0.8, 2.5)},
         training={"epochs": 44, "crop": 352, "ema": 0.998, "rate": 0.001, "head_rate": 4.0, "freeze_stages": 0},
     )  # fmt: skip
     return replace(
