@@ -41,7 +41,7 @@ class Section(BaseModel):
 
 class DataConfig(Section):
     name: str = "scenes"
-    """What stands after --data: folder:PATH, ade20k:PATH, scenes, … (docs/datasets.md)."""
+    """As after --data: folder:PATH, ade20k:PATH, scenes, … (docs/datasets.md)."""
     split: str = "train"
     val_split: str = "val"
     limit: int | None = Field(default=None, gt=0)
@@ -49,12 +49,12 @@ class DataConfig(Section):
     workers: int = Field(default=2, ge=0)
     skip_broken: bool = False
     long_side: int | None = Field(default=None, ge=16, le=LONGEST_SIDE)
-    """Larger pictures are shrunk while loading, so that their long side has this many pixels; the own size without
-    it."""
+    """Larger pictures are shrunk while loading, so that their long side has this many pixels. By default pictures keep
+    their own size."""
     flip: bool = True
     scale: tuple[float, float] = (0.5, 2.0)
     base_size: int | None = Field(default=None, gt=0, le=LONGEST_SIDE)
-    """EncNet's rule: the long side becomes `scale` times this. Without it the picture's own size is scaled."""
+    """EncNet's rule: the long side becomes `scale` times this. By default the picture's own size is scaled."""
     jitter: float = Field(default=0.0, ge=0, le=1)
     """Strength of brightness, contrast and saturation changes."""
 
@@ -73,13 +73,16 @@ class ModelConfig(Section):
     """`imagenet` fetches the backbone's usual weights (every recipe with a known backbone says so); a backbone file,
     .safetensors or .pth, or hf:user/name[@revision][/file] on the Hugging Face hub; `none`, or nothing, is random."""
     output_stride: int | None = Field(default=None, gt=0)
-    """How much smaller the features are than the picture: 8, 16 or 32, tiny 4, timm models what they can; 8 without it
-    where the backbone has it, else its own."""
+    """How much smaller the features are than the picture: 8, 16 or 32; 4 for tiny; what they can for timm models. The
+    default is 8 where the backbone can, else its own."""
     stride_on: Literal["conv1", "conv2", "auto"] = "auto"
     neck: int | None = Field(default=None, gt=0, le=_WIDEST)
-    """Channels of a 1x1 convolution + BN + ReLU between backbone and block; none without it."""
+    """Channels of a 1x1 convolution + BN + ReLU between backbone and block; by default there is none."""
+    block_stride: int | None = Field(default=None, gt=0)
+    """The stride of the map that the block works on, where that is finer than the backbone's last one: the coarser maps
+    are enlarged and added to it first, as wide as the neck. By default the backbone's output stride."""
     decoder: str = "plain"
-    """What stands between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
+    """Between block and head: `plain` is nothing, as in the paper; `fine` is a light path through the
     backbone's finer maps to a quarter of the picture's size; `dense` is the same with dense 3x3 convolutions."""
     auxiliary: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -114,7 +117,7 @@ class TrainingConfig(Section):
     batch_size: int = Field(default=16, gt=0)
     """Over all processes and accumulation steps."""
     micro_batch: int | None = Field(default=None, gt=0)
-    """Samples per process that go through the network at once; the whole share of the batch without it."""
+    """Samples per process that go through the network at once; by default the process's whole share of the batch."""
     crop: int = Field(default=480, gt=0, le=LONGEST_SIDE)
     rate: float = Field(default=0.001, gt=0, le=_FASTEST)
     """Base rate at batch 16; scaled by batch/16."""
@@ -125,7 +128,7 @@ class TrainingConfig(Section):
     product of four learnt layers: at the head's rate it can outgrow its input a thousandfold."""
     qk_rate: float = Field(default=1.0, gt=0, le=_FASTEST)
     """The block's queries and keys learn this many times as fast as the rest of the block: their products are
-    unbounded, and fast steps shut the gate."""
+    unbounded, and large steps close the gate for good."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-4, ge=0)
@@ -135,16 +138,20 @@ class TrainingConfig(Section):
     lovasz_per_image: bool = False
     auxiliary: float = Field(default=0.2, ge=0)
     loss_at: Literal["picture", "scores", "sample"] = "picture"
-    """Where the losses are taken: at the picture's size, as in EncNet; at the scores' own places, which is less work;
-    or at as many pixels, others at each step, which is as little work and does not miss thin things."""
+    """Where the losses are taken: at the picture's size, as in EncNet; at the small scores' own positions, which is
+    less work; or at as many pixels, others at each step, which is as little work and does not miss thin things."""
     class_weights: tuple[float, ...] | Literal["auto"] | None = None
     """The cross-entropy's weights, one number per class, or `auto`, which counts the training labels and makes rare
-    classes weigh more. Without it all classes weigh the same."""
+    classes weigh more. By default all classes weigh the same."""
     class_weights_fade: float = Field(default=0.0, ge=0, le=1)
-    """How far the weights go back to 1 over the run: rare classes are found early, and not seen everywhere later. Their
-    power falls from 1 at the first step to 1 minus this at the last."""
+    """How far the weights fade to 1 over the run, so that rare classes are found early but not predicted everywhere
+    later: the weights' exponent falls from 1 at the first step to 1 minus this at the last."""
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
+    freeze_stages: int = Field(default=0, ge=0)
+    """So many of the backbone's first stages keep the weights and statistics that they came with. Their maps are the
+    largest, so that their gradients are the dearest, and ImageNet has taught them edges and colours. A backbone that
+    starts at random is trained whole."""
     mixed_precision: bool = True
     """On GPUs; a CPU always trains in float32."""
     channels_last: bool = True
@@ -161,7 +168,7 @@ class TrainingConfig(Section):
     @field_validator("class_weights", mode="before")
     @classmethod
     def _none(cls, value: Any) -> Any:
-        """`none` says the default aloud."""
+        """`none` is the default, spelt out."""
         return None if value == "none" else value
 
 
@@ -193,7 +200,7 @@ def parse_model(values: dict[str, Any], origin: str) -> ModelConfig:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values: references to other parts (*name) can make gigabytes of a few lines, and no setting needs them."""
+    """Plain values only: aliases (*name) can turn a few lines into gigabytes, and no setting needs them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -217,7 +224,7 @@ def _plain(text: str) -> Any:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a date or a number that there is not, too
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # also impossible dates and numbers
         raise ValueError(str(error)) from None
 
 
@@ -240,8 +247,8 @@ def read(path: Path) -> Settings:
 def override(settings: Settings, assignments: list[str]) -> Settings:
     """Apply `section.key=value` words (values are read as YAML, so 1e-3, true, [1, 2] and null work).
 
-    A variant without the omni-range block leaves the recipe's settings of it behind; one that is given with the variant
-    is kept, and refused when the network is built.
+    A variant without the omni-range block drops the recipe's settings of the block. One that is given together with the
+    variant is kept, and refused when the network is built.
     """
     values = settings.model_dump(mode="json")
     given = set()
@@ -291,7 +298,7 @@ def _validated(kind: Any, values: dict[str, Any], origin: str) -> Any:
 
 
 def _close(kind: Any, location: tuple[Any, ...]) -> str:
-    """The known settings beside a mistyped one."""
+    """The known settings of the section that a mistyped one is in."""
     for step in location[:-1]:
         kind = kind.model_fields[step].annotation
     return f"; there are {', '.join(kind.model_fields)}"

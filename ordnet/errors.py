@@ -3,14 +3,14 @@
 import re
 from collections.abc import Sequence
 
-# control characters other than line breaks, marks that turn the direction of writing, bytes that were no UTF-8
+# control characters other than line breaks, marks that change the direction of writing, bytes that were not UTF-8
 _HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LONGEST = 20_000
 """Characters of a message: more than any terminal shows, however much a file held."""
 
 
 def shown(text: str) -> str:
-    """Text from a file or a name as it may be printed: control characters escaped, what is no character too."""
+    """Text from a file or a name made safe to print: control characters and invalid ones are escaped."""
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -20,7 +20,7 @@ def is_printable(name: str) -> bool:
 
 
 def repeated(names: Sequence[str]) -> str | None:
-    """The first name that is there twice."""
+    """The first name that occurs twice; None if all differ."""
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
@@ -29,7 +29,7 @@ class OrdnetError(ValueError):
     """Says what came, what was expected, and what to do."""
 
     exit_code = 1
-    """What the command line ends with."""
+    """The exit code of the command line."""
 
     def __str__(self) -> str:
         message = super().__str__()

@@ -10,15 +10,15 @@ from tempfile import TemporaryDirectory
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, bring it to disk, then rename it into place.
+    """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it into place.
 
-    The neighbour's name is random, so that several threads, processes and machines may write the same file at once.
+    The temporary name is random, so that several threads, processes and machines may write the same file at once.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # the ending stays last: libraries choose the format by it
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
     try:
-        # whatever the writer does with the file: some libraries make one that nobody else may read
+        # restored after writing: some libraries make a file that nobody else may read
         mode = _usual_mode(temporary)
         write(temporary)
         temporary.chmod(mode)
@@ -45,7 +45,7 @@ def _usual_mode(path: Path) -> int:
 
 
 def write_text(path: Path, text: str) -> None:
-    """UTF-8. What is no character (of a file name in another encoding) stands escaped, as JSON takes it back."""
+    """Write UTF-8. Invalid characters (of file names in another encoding) are escaped, as JSON reads them back."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="backslashreplace"))
 
 

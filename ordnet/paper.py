@@ -1,4 +1,4 @@
-"""The paper's figures, each written down once: recipes, ablations and benches show them beside ours.
+"""The paper's figures, each written down once; recipes, ablations and benchmarks show them beside ours.
 
 Scores are in per cent, as printed there. Imports nothing of the package.
 """
@@ -59,7 +59,7 @@ def score(figures: Figures, digits: int = 2) -> str:
 
 
 def ablation(table: str, cell: str) -> str:
-    """The score of one ablation, with what it was taken on."""
+    """The score of one ablation, with the classes it was measured on."""
     return f"{score(ABLATIONS[table][cell])} (59 classes)"
 
 
@@ -99,11 +99,11 @@ class Results:
 
     @property
     def ordnet(self) -> tuple[Row, ...]:
-        """Its own rows: one, or two where it was trained on two splits."""
+        """ORDNet's own rows: one, or two where it was trained on two splits."""
         return tuple(row for row in self.rows if row.recipe)
 
     def of(self, recipe: str) -> str:
-        """The score of ORDNet's row that the recipe stands for."""
+        """The score of ORDNet's row that the recipe reproduces."""
         row = next(row for row in self.ordnet if row.recipe == recipe)
         given = {name: value for name, value in zip(self.columns, row.figures, strict=True) if value is not None}
         return score(given, self.digits)

@@ -3,35 +3,17 @@
 from collections.abc import Callable
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Task as Task
-from rich.text import Text
-
-from ordnet.errors import shown
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 OnProgress = Callable[[int, int], object]
-"""Is told how many pieces are done, and of how many."""
-
-
-class _Description(ProgressColumn):
-    """What is being done, often a file's name: no markup, and nothing that a terminal would obey."""
-
-    def render(self, task: Task) -> Text:
-        return Text(shown(task.description))
+"""Called with the number of pieces done, and of all pieces."""
 
 
 def progress() -> Progress:
     """A bar on standard error, gone when done, silent where there is no terminal."""
     console = Console(stderr=True, emoji=False)
     return Progress(
-        _Description(),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -1,4 +1,4 @@
-"""The paper's runs by name, and recipes for one's own pictures. A variant is its parent with the changed fields.
+"""The paper's runs by name, and recipes for users' own pictures. A variant is its parent with some fields changed.
 
 Each recipe says what it needs, what it costs and what it scores; "not measured" where nobody has run it here.
 """
@@ -33,20 +33,20 @@ class Recipe:
     about: str
     settings: Settings
     data: str
-    """What stands after --data."""
+    """As after --data."""
     cost: str = FOUR_GPUS
     paper: str = "–"
     """The paper's score, in its own protocol."""
     ours: str = NOT_MEASURED
     init: str = ""
-    """A stage that starts from another recipe's checkpoint."""
+    """The recipe whose checkpoint this one starts from."""
     pictures: int = 0
-    """How many its training split has, of a benchmark."""
+    """Pictures in a benchmark's training split; 0 for other data."""
     classes: int = 0
 
     @property
     def command(self) -> str:
-        """What reaches the score: a later stage starts from the one before it."""
+        """The command that trains it; a later stage starts from the one before."""
         start = f" --init runs/{self.init}/last.safetensors" if self.init else ""
         return f"ordnet train {self.name} --data {self.data}{start}"
 
@@ -119,7 +119,7 @@ def pascal_context_r101_ablation() -> Recipe:
 def full(recipe: Recipe, name: str, about: str, paper: str, **sections: dict[str, Any]) -> Recipe:
     """For comparison with other methods: ResNet-101 and both losses.
 
-    The paper's score is that of `ordnet evaluate --protocol encnet`; while training, `whole` is looked at now and then.
+    The paper's score is that of `ordnet evaluate --protocol encnet`; while training, `whole` is used every ten epochs.
     """
     training = {"lovasz": 1.0, **sections.pop("training", {})}
     base = changed(recipe, name, about, paper, model={"backbone": "resnet101s"}, training=training, **sections)
@@ -188,10 +188,10 @@ def cityscapes_r101() -> Recipe:
         data={"name": "cityscapes", "base_size": None},
         training={"epochs": 180, "crop": 768, "batch_size": 8, "rate": 0.01},
     )  # fmt: skip
-    return replace(recipe, data="cityscapes:PATH", cost=NOT_MEASURED)
+    return replace(recipe, data="cityscapes:PATH", cost=NOT_MEASURED, pictures=2975, classes=19)
 
 
-# ---- for one's own pictures, on one CPU or GPU ----------------------------------------------------------------
+# ---- for users' own pictures, on one CPU or GPU ---------------------------------------------------------------
 
 
 def scenes_tiny() -> Recipe:
@@ -214,7 +214,7 @@ def scenes_tiny() -> Recipe:
 
 
 def folder_default() -> Recipe:
-    """A start for one's own pictures: a light backbone that trains on a laptop, and scores at a quarter of their size.
+    """A start for users' own pictures: a light backbone that trains on a laptop, and scores at a quarter of their size.
 
     The backbone is not dilated: the fine decoder brings detail back, and a step costs less. The block's settings are
     those that keep its gate open behind pretrained features; it learns slowly, because nothing normalises what it
@@ -232,7 +232,7 @@ def folder_default() -> Recipe:
             ),
             training=TrainingConfig(
                 epochs=30, batch_size=8, crop=256, optimizer="adamw", rate=0.0005, head_rate=8.0, block_rate=0.1,
-                weight_decay=0.01, loss_at="sample", class_weights="auto", class_weights_fade=0.7,
+                weight_decay=0.01, loss_at="sample", class_weights="auto", class_weights_fade=0.7, freeze_stages=1,
             ),
         ),
         "folder:PATH",
@@ -274,21 +274,23 @@ def camvid_mobilenet() -> Recipe:
 
 
 def outdoor() -> Recipe:
-    """The model of that name which comes with the package."""
+    """The shipped model of that name."""
     recipe = changed(
         folder_default(), "outdoor", "the model that comes along: Stanford Background, 8 classes, averaged weights",
         data={"jitter": 0.3}, model={"decoder": "fine"},
-        training={"epochs": 60, "ema": 0.998, "rate": 0.001, "head_rate": 4.0, "class_weights_fade": 0.0},
+        training={
+            "epochs": 60, "ema": 0.998, "rate": 0.001, "head_rate": 4.0, "class_weights_fade": 0.0, "freeze_stages": 0,
+        },
     )  # fmt: skip
     return replace(recipe, ours="0.7435 mIoU, 0.8788 pixAcc (val, whole, as float16)", cost="70 minutes on one core")
 
 
 def street() -> Recipe:
-    """The model of that name which comes with the package, its last weights: val is no test here, CamVid's test is."""
+    """The shipped model of that name, its last weights: val is part of training here, and CamVid's test is the test."""
     recipe = changed(
         folder_default(), "street", "the model that comes along: CamVid's train + val, 11 classes, averaged weights",
         data={"jitter": 0.4, "split": "trainval", "scale": (0.8, 2.5)},
-        training={"epochs": 44, "crop": 352, "ema": 0.998, "rate": 0.001, "head_rate": 4.0},
+        training={"epochs": 44, "crop": 352, "ema": 0.998, "rate": 0.001, "head_rate": 4.0, "freeze_stages": 0},
     )  # fmt: skip
     return replace(
         recipe,

@@ -1,4 +1,4 @@
-"""Contestants side by side in one run: time, memory, operations."""
+"""Benchmarks: time, memory and operations, contestants side by side in one run."""
 
 from ordnet import submodules
 

@@ -37,7 +37,7 @@ SPEED_TURNS = 5
 
 
 def contestants(asked: str | None) -> tuple[list[str], str]:
-    """Names with commas between them, or all that can be had here; and what to say of those that cannot."""
+    """Names with commas between them, or all that can be imported here; and a remark on those that cannot."""
     if asked:
         names = list(dict.fromkeys(name.strip() for name in asked.split(",")))
         if unknown := [name for name in names if name not in CONTESTANTS]:
@@ -55,7 +55,7 @@ def contestants(asked: str | None) -> tuple[list[str], str]:
 def plan(
     data: str, names: Sequence[str], seconds: float, seeds: int, split: str, recipe: str, changes: Sequence[str]
 ) -> list[Cell]:
-    """All cells, seed by seed, so that the whole table is there early, if only with one seed."""
+    """All cells, seed by seed, so that the whole table exists early, if only with one seed."""
     settings = settings_of(recipe)
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"name": data})})
     settings = override(settings, list(changes))
@@ -80,7 +80,7 @@ def compare(cells: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
 
 
 def finished(cell: Cell, out: Path) -> dict[str, Any] | None:
-    """A cell's figures if it has been run; one that was run with other settings is refused, not taken for this one."""
+    """A cell's figures if it has been run; one that was run with other settings is an error, not taken for this one."""
     path = _path(cell, out)
     try:
         figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def finished(cell: Cell, out: Path) -> dict[str, Any] | None:
     except ValueError:
         raise OrdnetError(f"{path} is no cell of this benchmark: remove it, or choose another --out") from None
     asked = {**cell.plain(), "settings": cell.settings}
-    # settings that came to the product after the cell was run have their defaults
+    # settings that were added after the cell was run have their defaults
     kept = {**figures, "settings": parse(figures.get("settings", {}), str(path))}
     if other := [key for key, value in asked.items() if kept.get(key) != value]:
         raise OrdnetError(f"{path} was run with other {' and '.join(other)}; choose another --out")
@@ -154,7 +154,7 @@ def _spread(values: Sequence[float]) -> float | None:
 
 
 def _speeds(names: Sequence[str], settings: Settings, dataset: Dataset) -> dict[str, Any]:
-    """Seconds for the split's first picture on one thread, contestants in turns. Speed does not ask for training."""
+    """Seconds for the split's first picture on one thread, contestants in turns. Speed does not depend on training."""
     image = normalise(next(iter(examples(dataset))).image)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -176,7 +176,7 @@ def title(cells: Sequence[Cell]) -> str:
 
 
 def remarks(cells: Sequence[Cell], made: Sequence[Measurement]) -> list[str]:
-    """What the figures say and what they do not."""
+    """What the figures show and what they leave out."""
     said = []
     best = {
         side: max((row for row in made if (row.name in OURS) == ours), key=lambda row: row.extra["mIoU"], default=None)

@@ -53,7 +53,7 @@ def _timing(seconds: list[float]) -> Timing:
 
 
 def peak_megabytes(prepare: str, **arguments: Any) -> float:
-    """Peak memory of one call, above what was there before it, in a process of its own.
+    """Peak memory of one call, above what was in use before it, in a process of its own.
 
     `prepare` is "module:function". The function receives `arguments` (JSON values), sets everything up (weights,
     input) and returns the call to measure.

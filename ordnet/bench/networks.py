@@ -89,7 +89,7 @@ def prepare_variant(name: str, backbone: str, height: int, width: int, warm_up: 
 
 
 def calibrated(net: Network) -> Network:
-    """Random weights whose batch norms know their inputs: otherwise activations double with every block."""
+    """Random weights whose batch norms have seen inputs: otherwise activations double with every block."""
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # the statistics of this one pass

@@ -47,7 +47,7 @@ def compare_requests(model: str, height: int, width: int, clients: int, seconds:
 
 
 def _under_load(address: str, picture: bytes, clients: int, seconds: float) -> list[Measurement]:
-    """The load comes from a process of its own, so that what measures is not kept waiting by it."""
+    """Load comes from a process of its own, so that it does not delay the one that measures."""
     command = [sys.executable, "-m", "ordnet.bench.serve", address, str(clients), str(seconds)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as load:
         taken: list[float] = []

@@ -29,17 +29,17 @@ from ordnet.errors import OrdnetError
 from ordnet.progress import progress
 
 FIRST = 60.0
-"""Seconds after which the memory is taken for the first time: by then everything has been used once."""
+"""Seconds after which memory is first measured: by then everything has been used once."""
 _PAUSE = 0.05
-"""Seconds between two questions for health."""
+"""Seconds between two health checks."""
 _SOON = 0.1
-"""Seconds within which health is to be answered, whatever goes on."""
+"""Seconds within which a health check should be answered, whatever goes on."""
 Answer = tuple[str, int, float]
 """The kind of client, the status (0 where the connection ended without one), and the seconds."""
 
 
 def soak(model: str, minutes: float, megapixels: float = 12) -> tuple[list[Measurement], list[str]]:
-    """Rows by kind of client, and what was found in words: answers of 500, health, memory.
+    """Rows by kind of client, and sentences about what was found: answers of 500, health, memory.
 
     `megapixels` is the size of the huge pictures.
     """
@@ -49,7 +49,7 @@ def soak(model: str, minutes: float, megapixels: float = 12) -> tuple[list[Measu
     with progress() as bar, serving(model) as server:
         task = bar.add_task(f"soaking for {minutes:g} min", total=round(seconds))
         command = [sys.executable, "-m", "ordnet.bench.soak", server.address, str(seconds), str(megapixels)]
-        # a file: a pipe that nobody reads meanwhile holds the answers of a few minutes only
+        # a file, since an unread pipe would be full after a few minutes
         with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=said) as load:
             taken, late, memory = _watch(
                 server, load, seconds, lambda passed: bar.update(task, completed=round(passed))

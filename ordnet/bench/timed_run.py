@@ -1,4 +1,4 @@
-"""One cell of `ordnet bench accuracy`: a contestant trained for so many seconds of CPU time, and tested.
+"""One cell of `ordnet bench accuracy`: a contestant trained for a given CPU time, and tested.
 
 A cell is a process of its own with one thread. Its seconds are the process's CPU time, loading included, testing not,
 so that a busy machine takes longer but counts the same; the learning rate falls with them as it does with steps.
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +40,20 @@ from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory
 from ordnet.training.loss import faded
 from ordnet.training.monitor import SAMPLES, watch
-from ordnet.training.start import Averaged, freeze_norms
+from ordnet.training.start import Averaged, frozen_stages, learning_mode
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
 
 OURS: dict[str, dict[str, Any]] = {
     "ordnet-fine": {"variant": "ordnet", "decoder": "fine"},
     "dilated-fcn-fine": {"variant": "dilated-fcn", "decoder": "fine"},
-    "ordnet-plain": {"variant": "ordnet", "decoder": "plain", "output_stride": 16},
-    "dilated-fcn-plain": {"variant": "dilated-fcn", "decoder": "plain", "output_stride": 16},
+    "ordnet-plain": {"variant": "ordnet", "decoder": "plain", "output_stride": 16, "block_stride": None},
+    "dilated-fcn-plain": {"variant": "dilated-fcn", "decoder": "plain", "output_stride": 16, "block_stride": None},
 }
 """Our contestants, and what each changes in the recipe's model."""
 LOOKS = (0.1, 0.25, 0.5, 0.75)
-"""Parts of the time after which a look at the accuracy is taken; the last look is at the end."""
+"""Parts of the time after which the accuracy is measured; it is measured once more at the end."""
 LOOKED_AT = 48
-"""So many pictures of the split, evenly spread, make a look; the final figures are of all."""
+"""Pictures of the split, evenly spread, for such a measurement; the final figures are of all."""
 _NICENESS = 10
 
 
@@ -72,7 +73,7 @@ class Cell:
 
 
 def make_network(contestant: str, settings: Settings, classes: int, seed: int) -> nn.Module:
-    """A contestant's network at its start, its backbone filled with the recipe's weights."""
+    """A contestant's untrained network, its backbone filled with the recipe's weights."""
     torch.manual_seed(seed)
     if contestant in NETWORKS:
         if settings.model.backbone not in (ENCODER, f"{ENCODER}_full"):
@@ -93,12 +94,12 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
 
 
 def ready_to_parse(net: nn.Module) -> nn.Module:
-    """Batch norms folded into convolutions, channels last: for everybody alike."""
+    """The network with batch norms folded and channels last, ours and theirs alike."""
     return for_inference(net) if isinstance(net, Network) else folded(net)
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
-    """Train, look now and then, test; returns the cell's figures."""
+    """Train with measurements in between, then test; returns the cell's figures."""
     torch.set_num_threads(1)
     keep_memory()
     data, training = cell.settings.data, cell.settings.training.model_copy(update={"seed": cell.seed})
@@ -114,16 +115,15 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     if training.channels_last:
         net = net.to(memory_format=torch.channels_last)
     averaged = Averaged(net, training.ema) if training.ema else None
+    frozen = frozen_stages(net, cell.settings)
     optimizer, model, accelerator = make_optimizer(net, training), Trainee(net), Accelerator(cpu=True)
 
     spent, step, looks = 0.0, 0, [part * cell.seconds for part in LOOKS]
     curve: list[dict[str, Any]] = []
     stream = endless(batches)
-    net.train()
     while spent < cell.seconds:
         begun = time.process_time()
-        if training.freeze_norm:
-            freeze_norms(net)
+        learning_mode(net, training, frozen)
         set_rate(optimizer, spent, cell.seconds, training)
         now = faded(training, spent / cell.seconds)
         parts = take_step(accelerator, model, optimizer, next(stream), now, step)
@@ -152,7 +152,7 @@ def endless(batches: Batches) -> Iterator[Batch]:
 
 
 def test(net: nn.Module, dataset: Dataset) -> tuple[Evaluation, float]:
-    """Every picture of the split by the protocol `whole`; the median CPU seconds of one picture beside it."""
+    """Every picture of the split by the protocol `whole`; and the median CPU seconds of one picture."""
     ready, confusion, seconds = ready_to_parse(net), Confusion(len(dataset.classes)), []
     with torch.inference_mode():
         for example in examples(dataset):
@@ -182,7 +182,7 @@ def _point(net: nn.Module, few: Dataset, spent: float, step: int, loss: float) -
 
 
 def main(asked: dict[str, Any], out: Path) -> None:
-    """The whole life of a cell's process."""
+    """Run one cell and write its figures."""
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
     cell = Cell(**{**asked, "settings": parse(asked["settings"], "the cell")})
     write_text(out, json.dumps(run_cell(cell), indent=1) + "\n")
@@ -190,15 +190,17 @@ def main(asked: dict[str, Any], out: Path) -> None:
 
 PREFIX = "smp-"
 NETWORKS = {"smp-fpn": "FPN", "smp-deeplabv3plus": "DeepLabV3Plus", "smp-unet": "Unet", "smp-upernet": "UPerNet"}
-"""The contestants' names, and the library's."""
+"""Our names of the contestants → the library's."""
 ENCODER = "mobilenet_v2"
 """The backbone that both sides have, layer by layer."""
+_STAGE_ENDS = (4, 7, 14, 19)
+"""Layers of the encoder before its map at 1/4, 1/8, 1/16 and 1/32 is there."""
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def import_smp() -> Any:
-    """The library, or an error that says why it cannot be had."""
+    """The library, or an error that says why it cannot be imported."""
     try:
         _mend_torchvision()
         return importlib.import_module("segmentation_models_pytorch")
@@ -225,8 +227,8 @@ def _mend_torchvision() -> None:
 class SmpNetwork(nn.Module):
     """One of the library's networks, with what our training and testing ask of a network.
 
-    Pictures are continued with zeros, which is the mean colour, to a multiple of the encoder's stride, and the scores
-    are cut back. Losses at the scores' size are taken before the library's last upsampling, as with our networks.
+    Pictures are padded with zeros, which is the mean colour, to a multiple of the encoder's stride, and the scores are
+    cropped. Losses at the scores' size are taken before the library's last upsampling, as with our networks.
     """
 
     align_corners = True
@@ -244,6 +246,11 @@ class SmpNetwork(nn.Module):
         """What learns at the backbone's rate."""
         encoder: nn.Module = self.net.encoder
         return encoder
+
+    def first_stages(self, count: int) -> list[nn.Module]:
+        """The same layers as those of our backbone's first stages."""
+        ends = (0, *_STAGE_ENDS[:count])
+        return [self.net.encoder.features[start:end] for start, end in pairwise(ends)]
 
     @property
     def stride(self) -> int:
@@ -274,7 +281,7 @@ class SmpNetwork(nn.Module):
 
 
 def load_encoder(encoder: nn.Module, file: WeightFile) -> None:
-    """Fill every tensor of the encoder, whose names are torchvision's; a file that lacks one is no fair start."""
+    """Fill every tensor of the encoder, whose names are torchvision's; a file that lacks one is refused."""
     given = torchvision_names(file.tensors)
     own = {key: value for key, value in encoder.state_dict().items() if not key.endswith("num_batches_tracked")}
     wrong = [key for key, value in own.items() if key not in given or given[key].shape != value.shape]

@@ -1,6 +1,6 @@
 """What training waits for besides the network: the Lovász-softmax loss, and reading and augmenting pictures.
 
-Each of our ways stands beside a plain one that gives the same result: a loop over the classes that sorts all errors,
+Each of our ways is compared with a plain one that gives the same result: a loop over the classes that sorts all errors,
 and scaling a whole picture before cropping it.
 """
 
@@ -24,7 +24,7 @@ from ordnet.recipes import recipe_of
 from ordnet.training.lovasz import lovasz_softmax
 
 SCORES = ("random", "peaked")
-"""Like an untrained network's, and like a trained one's: sure of itself, right on four fifths of the regions."""
+"""Like an untrained network's, and like a trained one's: confident, and right on four fifths of the regions."""
 
 
 def compare_losses(
@@ -77,7 +77,7 @@ def prepare_step(recipe: str, backbone: str, form: str, crop: int, batch: int) -
 
     def step_once(images: Tensor = images, labels: Tensor = labels) -> None:
         scores, _ = net.training_scores(images)
-        loss = torch.nn.functional.cross_entropy(scores, labels) + lovasz_softmax(scores.softmax(dim=1), labels)
+        loss = torch.nn.functional.cross_entropy(scores, labels) + lovasz_softmax(scores, labels)
         loss.backward()
         net.zero_grad(set_to_none=True)
 
@@ -90,7 +90,7 @@ def _distance(gradient: Tensor, exact: Tensor) -> float:
 
 
 def plain_lovasz_softmax(scores: Tensor, labels: Tensor, ignore: int = IGNORE) -> Tensor:
-    """The loss as one writes it down: for each class sort all errors, and let autograd find the gradient."""
+    """The loss as it is usually written: for each class sort all errors, and let autograd find the gradient."""
     counts = labels.flatten() != ignore
     labels = labels.flatten()[counts]
     probabilities = scores.softmax(1).transpose(0, 1).flatten(1)[:, counts]  # (K, P)
@@ -109,7 +109,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"ours": lovasz_softmax,
 
 
 def step(name: str, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """One forward and backward pass: the loss and its gradient by the scores."""
+    """One forward and backward pass: the loss and its gradient with respect to the scores."""
     scores = scores.detach().requires_grad_()
     loss = LOSSES[name](scores, labels)
     (gradient,) = torch.autograd.grad(loss, scores)
@@ -118,7 +118,7 @@ def step(name: str, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def prepare_loss(name: str, kind: str, batch: int, classes: int, size: int) -> Callable[[], object]:
     """The call whose peak memory is measured, in a process of its own."""
-    step(name, *make_input(kind, 1, 2, 8))  # what torch sets up on first use is not the loss's
+    step(name, *make_input(kind, 1, 2, 8))  # what torch allocates on first use does not count
     return partial(step, name, *make_input(kind, batch, classes, size))
 
 

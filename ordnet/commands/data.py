@@ -288,7 +288,7 @@ def _open_splits(name: str, splits: Sequence[str]) -> tuple[list["Dataset"], dic
 
 
 def _choose(dataset: "Dataset", n: int | None, usual: int, seed: int) -> list[int]:
-    """`n` different samples by chance, in their order; `usual` or all there are where the user did not say."""
+    """`n` different samples by chance, in their order; `usual`, or all there are, by default."""
     import random
 
     count = len(dataset.ids)
@@ -298,7 +298,7 @@ def _choose(dataset: "Dataset", n: int | None, usual: int, seed: int) -> list[in
 
 
 def _sides(patches: list[int] | None, extra: list[str]) -> list[int]:
-    """Numbers of patches. `--patches 2 4` reaches us as the option 2 and a word 4 that belongs to nothing."""
+    """Numbers of patches. `--patches 2 4` arrives as the option 2 and a stray word 4."""
     if not extra:
         return list(dict.fromkeys(patches or (2, 4)))
     if not patches or not all(word.isdecimal() and 1 <= int(word) <= 16 for word in extra):

@@ -34,7 +34,7 @@ _SHOWN = 20
 
 
 def checked(name: str, datasets: Sequence[Dataset], scans: Mapping[str, Scan], remarks: Sequence[str]) -> None:
-    """Raw id → class → name → pixels → images over all splits, and what deserves a look without being wrong."""
+    """Raw id → class → name → pixels → images over all splits, and notes on what is unusual without being wrong."""
     console = plain_console()
     total = Scan()
     for found in scans.values():

@@ -208,7 +208,7 @@ def _check(out: Path, n: int | None, pick: Pick | None, ids: str | None) -> None
 def _choose(
     comparison: "Comparison", n: int | None, pick: Pick, ids: str | None, bar: "Progress"
 ) -> tuple[list[int], str]:
-    """The pictures' places, and in words which they are."""
+    """The indices of the pictures, and a description of the choice."""
     from ordnet.evaluation.comparison import MOST_RANKED
 
     total = len(comparison.dataset.ids)

@@ -1,4 +1,4 @@
-"""`ordnet recipes`, `ordnet models`, `ordnet export`: what there is, what is known of it, and handing one's own on."""
+"""`ordnet recipes`, `ordnet models`, `ordnet export`: recipes with their costs, models with their cards, exports."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -44,7 +44,7 @@ def fit_long_side(
 ) -> tuple[Image.Image, np.ndarray | None]:
     """Image and label shrunk alike so that the longer side is `long_side`; untouched where it is not longer, or None.
 
-    Pixels of the image are averaged (antialiased bicubic), of the label the class at the centre of each pixel is taken.
+    The image's pixels are averaged (antialiased bicubic); each pixel of the label is the class at its centre.
     """
     width, height = image.size
     if long_side is None or max(width, height) <= long_side:
@@ -85,7 +85,7 @@ def augment(
 
 
 def random_window(width: int, height: int, rng: np.random.Generator, crop: int, settings: DataConfig) -> Window:
-    """A random scale and place: always three draws."""
+    """A random scale and place, from exactly three draws."""
     low, high = settings.scale
     if settings.base_size is None:
         factor = rng.uniform(low, high)
@@ -110,7 +110,7 @@ def cut_image(image: Image.Image, window: Window) -> Image.Image:
 
 
 def cut_label(label: np.ndarray, window: Window) -> np.ndarray:
-    """The class at the centre of each pixel, found with whole numbers so that nothing can drift against the image."""
+    """The class at the centre of each pixel, in integer arithmetic, so that it cannot drift against the image."""
     rows = (2 * np.arange(window.top, window.top + window.rows) + 1) * window.height // (2 * window.to_height)
     columns = (2 * np.arange(window.left, window.left + window.columns) + 1) * window.width // (2 * window.to_width)
     # two simple look-ups take a third of the time of one over both axes

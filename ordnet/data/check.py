@@ -1,4 +1,4 @@
-"""What a data set holds and what is wrong with it, found before anybody trains on it.
+"""What a data set holds and what is wrong with it, to be found before training.
 
 `scan` reads every pair of a split, `quick_check` looks at a sample for two seconds. From a scan come class frequencies,
 picture sizes and the class weights that balance a loss.
@@ -87,7 +87,7 @@ def scan(
 
 
 def quick_check(dataset: Dataset) -> tuple[str, ...]:
-    """Raise OrdnetError where a look of two seconds finds something wrong: missing files, or a bad pair in a sample.
+    """Raise OrdnetError where a check of two seconds finds something wrong: missing files, or a bad pair in a sample.
 
     Otherwise remarks for the user, such as classes that never occur, where two more seconds suffice to count all
     labels.
@@ -96,7 +96,7 @@ def quick_check(dataset: Dataset) -> tuple[str, ...]:
     total.problems += _duplicates(dataset.ids)
     end = time.monotonic() + _SECONDS
     for done, index in enumerate(random.Random(0).sample(range(len(dataset.ids)), len(dataset.ids))):
-        # a sample may hold class 0 and ignored pixels by chance: look on while it does
+        # a sample may hold only class 0 and ignored pixels by chance: keep looking while it does
         enough = done >= _SAMPLE and not _zeros_and_255(dataset, total)
         if total.problems or enough or time.monotonic() > end:
             break
@@ -237,7 +237,7 @@ def _zeros_and_255(dataset: Dataset, total: Scan) -> list[Problem]:
 
 
 def _counted(dataset: Dataset) -> Scan | None:
-    """Class counts of all labels, where they can be had within the time of a quick check."""
+    """Class counts of all labels, if they can be counted within the time of a quick check."""
     if not len(dataset.ids) or _path(dataset.files(0)[1]) is None:
         return None
     counts, done = label_counts(dataset, _SECONDS)

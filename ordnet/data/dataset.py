@@ -1,4 +1,4 @@
-"""What every data set offers (ids, pictures, labels, classes), and the one data set behind all that lie on disk.
+"""What every data set offers (ids, pictures, labels, classes), and the class behind all that are files on disk.
 
 Folders are listed once; a missing file is named together with the place where it was expected.
 """
@@ -73,17 +73,17 @@ def notes_of(dataset: Dataset) -> tuple[str, ...]:
 
 
 def starts_of(dataset: Dataset) -> Sequence[int]:
-    """Where each shard's samples begin, where the data set lies in shards."""
+    """Where each shard's samples begin; empty for a data set without shards."""
     return getattr(dataset, "starts", ())
 
 
 def neighbours(count: int, rank: int, world: int) -> range:
-    """The places of one of `world` processes that share `count` things so that neighbours stay together."""
+    """Which of `count` items belong to one of `world` processes, if neighbours are to stay together."""
     return range(-(-rank * count // world), -(-(rank + 1) * count // world))
 
 
 class Spread:
-    """`count` samples of a split, evenly spread over its first `of` (over all of it without that)."""
+    """`count` samples of a split, evenly spread over its first `of` samples (by default over all)."""
 
     def __init__(self, dataset: Dataset, count: int, of: int | None = None) -> None:
         self._dataset = dataset
@@ -104,7 +104,7 @@ class Spread:
 
 
 _SMOOTH = 8
-"""So many values that no class has are hardly classes that were forgotten."""
+"""This many values outside the classes come from smoothing, not from forgotten classes."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class FileDataset:
     notes: tuple[str, ...] = ()
     """What a user should be told about how the files were read."""
     starts: Sequence[int] = ()
-    """Where each shard's samples begin, of a data set in shards."""
+    """Where each shard's samples begin, if the data set is in shards."""
 
     def image(self, index: int) -> Image.Image:
         return open_rgb(self.images[index])
@@ -144,7 +144,7 @@ class FileDataset:
             raise OutsideClasses(error.values, error.expected, self.labels[index], advice) from None
 
     def _advice(self, error: OutsideClasses, zero: bool) -> str:
-        """The commonest mistakes in labels of one's own; `zero` is whether this one holds 0."""
+        """Advice on the commonest mistakes in users' own labels; `zero` is whether this one holds 0."""
         if set(error.values) == {len(self.classes)} and IGNORE in error.expected:
             if not zero:
                 return "; if your labels count from 1, write `ignore` as the first line of classes.txt"
@@ -167,8 +167,8 @@ class Files:
     """The files below a folder, by id: the path below the folder without its ending. Hidden files do not count."""
 
     def __init__(self, folder: Path, endings: Sequence[str], suffix: str = "", flat: bool = False) -> None:
-        """`endings` are in lower case and found in any. `suffix` ends every name and is no part of the id. With `flat`
-        the folders between are no part of it either."""
+        """`endings` are in lower case and match any case. `suffix` ends every name and is not part of the id. With
+        `flat`, neither are the folders in between."""
         self.folder = folder
         self.endings = endings
         self.suffix = suffix
@@ -231,7 +231,7 @@ def pair_folders(
 
 
 def _walk(folder: Path, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Files below `folder / below`; `above` are the folders on the way there. A link back to one of them has no end."""
+    """Files below `folder / below`; `above` are the folders on the way there: a link back to one would never end."""
     try:
         status = (folder / below).stat()
         if (status.st_dev, status.st_ino) in above:
@@ -274,7 +274,7 @@ def first_folder(candidates: Iterable[Path]) -> Path | None:
 
 
 def read_ids(path: Path) -> list[str]:
-    """One id per line, spaces around it and empty lines do not count."""
+    """One id per line; surrounding spaces and empty lines are ignored."""
     lines = read_text(path, f"no list of ids at {path}").splitlines()
     ids = [line.strip() for line in lines if line.strip()]
     if not ids:

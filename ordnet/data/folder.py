@@ -33,8 +33,8 @@ TREE = f"""\
 _VAL_SHARE = 0.2
 _SEED = 0
 _COUNTED = 5000
-"""Folders of more labels are divided by ids alone: counting them would take minutes, and in so many pictures a class
-hardly ever falls into one part only."""
+"""Folders of more labels are divided by ids alone: counting them would take minutes, and among that many pictures a
+class hardly ever falls into one part only."""
 _SUFFIXES = ("_mask", "_label", "_labels", "_seg", "_segmentation", "_gt", "-mask", "-label", ".mask", ".label")
 
 _USUAL = {
@@ -104,7 +104,7 @@ def _advice(root: Path) -> str:
 
 
 def _named(names: Collection[str], what: str) -> str:
-    """That of the names which is usual for pictures ("images") or for labels; empty if there is none."""
+    """The first name that is usual for the folder of pictures ("images") or of labels; empty if there is none."""
     return next((name for name in names if name.lower() in _USUAL[what]), "")
 
 

@@ -26,7 +26,7 @@ from ordnet.files import write_atomically
 LABEL_ENDINGS = (".png", ".bmp", ".tif", ".tiff")
 """Formats that keep every value exactly."""
 LOSSY_ENDINGS = (".jpg", ".jpeg")
-"""Formats that change values a little, so that the nearest one is taken."""
+"""Formats that change values a little, so that the nearest known one is taken."""
 _APART = 32
 """How far values or colours must lie apart so that JPEG's changes cannot confuse them."""
 
@@ -36,9 +36,9 @@ _STAMP = "ordnet-source"
 
 
 def read_index(path: str) -> np.ndarray:
-    """Raw values (H, W) of a grey (1 to 16 bits) or paletted picture; of the latter the indices.
+    """Raw values (H, W) of a grey picture (1 to 16 bits), or the indices of a paletted one.
 
-    Colour pictures in which red, green and blue are the same everywhere are grey ones too.
+    Colour pictures in which red, green and blue are equal everywhere count as grey.
     """
     with opened(path, pixels=True) as image:
         spread = _SPREAD.get(_stored_mode(image), 1)

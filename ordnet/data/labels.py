@@ -1,7 +1,7 @@
 """Classes: names, colours, where they are listed, and what raw label values mean. `IGNORE` is defined here alone.
 
-Classes are listed in the benchmarks' tables that come along (tables/*.csv: raw id, class id, name and usual colour),
-and in the classes.txt of one's own folder: names, and where needed colours and raw label values.
+Benchmarks' classes are listed in tables that come with the package (tables/*.csv: raw id, class id, name and usual
+colour), those of a user's own folder in its classes.txt: names, and where needed colours and raw label values.
 
 Classes that come without colours get the usual one where everybody knows it (sky is blue); the others get colours that
 differ from those and from one another as much as possible.
@@ -112,7 +112,7 @@ class OutsideClasses(OrdnetError):
             self.expected,
             self.file,
             self.advice,
-        )  # so that it survives the way out of a worker
+        )  # so that a worker process can send it
 
 
 def identity_rule(count: int) -> LabelRule:
@@ -124,7 +124,7 @@ def class_colours(names: Sequence[str]) -> tuple[Colour, ...]:
     """One colour per class, all different, the same on every machine.
 
     Names in tables/usual_colours.csv, in singular or plural, get the usual colour. Of several that share one (`tree`
-    and `forest`) it goes to the name that stands first in the table; of two spellings of a name, to the first class.
+    and `forest`) it goes to the name that comes first in the table; of two spellings of a name, to the first class.
     """
     known = {class_id: found for class_id, name in enumerate(names) if (found := _usual(name))}
     owners: dict[Colour, int] = {}
@@ -210,7 +210,7 @@ class ClassRow:
 
     raw: int
     class_id: int
-    """IGNORE where the raw id is no class of its own."""
+    """IGNORE where the raw id is not a class of its own."""
     name: str
     colour: Colour
 
@@ -241,7 +241,7 @@ _IGNORE_NAME = "ignore"
 _LARGEST_RAW = 65535
 _LONGEST_LINE = 300
 _MOST_LINES = 2000
-"""Bounds that keep the search for colours and values fast, whatever the file holds; `ignore` may have many lines."""
+"""Limits that keep parsing fast, whatever the file holds; `ignore` may have many lines."""
 
 HELP = """\
 classes.txt has one class per line, in the order of the label values 0, 1, 2, …:

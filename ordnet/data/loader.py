@@ -1,8 +1,8 @@
 """Batches for training, single pictures for evaluation.
 
 The order of an epoch is a pure function of (seed, epoch), a sample of (seed, epoch, index): the same samples come
-whatever the number of workers and processes, and a run can resume at any step. That holds for shards too, where each
-place of the batch reads its own part of a row of shuffled shards, and a process has the places that stand together.
+whatever the number of workers and processes, and a run can resume at any step. That holds for shards too: each place in
+the batch reads its own part of the sequence of shuffled shards, and a process has neighbouring places.
 """
 
 import atexit
@@ -32,11 +32,11 @@ from ordnet.data.dataset import Dataset as Split
 from ordnet.data.dataset import neighbours, read_pair, starts_of
 from ordnet.errors import OrdnetError
 
-# torch counts the cores of this process; a loading process more than that does no harm, and training says its own word
+# torch warns beyond this process's cores; a few more do no harm, and training limits them itself
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 _REPLACEMENTS = 100
-"""So many broken samples in a row end the run even with skip_broken: then the data set is not there at all."""
+"""This many broken samples in a row end the run even with skip_broken: the whole data set must be missing."""
 _PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of Linux's prctl."""
 
@@ -89,7 +89,7 @@ class Batches:
             )
         self.steps = self.count // batch_size
         self.broken: Counter[str] = Counter()
-        """With skip_broken: what was wrong with the samples that others stood in for → how often."""
+        """With skip_broken: what was wrong with the samples that others replaced → how often."""
         self._shares = _Shares(self.count, batch_size, seed, rank, world, starts_of(dataset))
         samples = _Augmented(dataset, settings, crop, seed, self.count)
         self._loader: DataLoader[Any] = DataLoader(
@@ -180,14 +180,14 @@ class _Shares(Sampler[list[tuple[int, int]]]):
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         steps = self._count // self._batch
         indices = order(self._count, self._seed, self.epoch, self._starts)[: steps * self._batch]
-        # shards: place b of the batch goes through the b-th part of the row, whatever process has that place
+        # shards: place b of the batch goes through the b-th part of the sequence, whichever process has that place
         batches = indices.reshape(self._batch, steps).T if self._starts else indices.reshape(steps, self._batch)
         for batch in batches[self.start :]:
             yield [(self.epoch, int(index)) for index in batch[self._mine]]
 
 
 class _Augmented(Dataset[Any]):
-    """(epoch, index) → augmented image, label, and the messages of broken samples it stands in for."""
+    """(epoch, index) → augmented image, label, and the messages of broken samples that it replaces."""
 
     def __init__(self, dataset: Split, settings: DataConfig, crop: int, seed: int, count: int) -> None:
         self._dataset, self._settings, self._crop, self._seed, self._count = dataset, settings, crop, seed, count
@@ -242,9 +242,9 @@ def _workers(count: int) -> dict[str, Any]:
 
 
 def _leave_signals_to_the_parent(parent: int, worker: int) -> None:
-    """A request to stop often goes to the whole process group: the parent still needs its workers to end in order.
+    """Ignore requests to stop, which often go to the whole process group: the parent needs its workers until it ends.
 
-    Where the parent is killed, its workers end with it: they share its lock on the run folder and its connections.
+    If the parent is killed, its workers end with it: they share its lock on the run folder and its connections.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -255,7 +255,7 @@ def _leave_signals_to_the_parent(parent: int, worker: int) -> None:
 
 
 _started: "WeakSet[Any]" = WeakSet()
-"""All worker processes; multiprocessing keeps those that live."""
+"""All worker processes; multiprocessing holds the references to those that live."""
 
 
 def _end_workers(loader: DataLoader[Any]) -> None:
@@ -279,7 +279,7 @@ def _end_workers(loader: DataLoader[Any]) -> None:
 
 @atexit.register
 def _end_all_workers() -> None:
-    """Before multiprocessing waits for them: it only sends a SIGTERM, which they leave to their parent."""
+    """Kill the workers before multiprocessing waits for them: it only sends a SIGTERM, which they ignore."""
     if _started and os.name == "posix":
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or torch would report the deaths as failures
     for worker in list(_started):
@@ -295,13 +295,13 @@ def is_dead_worker(error: BaseException) -> bool:
 
 
 def dead_worker(error: BaseException) -> OrdnetError:
-    """The same in our words."""
+    """torch's error about a dead worker, in our words."""
     reason = str(error).partition("\n")[0]
     return OrdnetError(f"a loading process died, most likely for lack of memory; try fewer data.workers ({reason})")
 
 
 def _guarded(loader: DataLoader[Any], raising: bool = True) -> Iterator[Any]:
-    """What the loader yields. A failure becomes an error with its own message, a dead worker an error, not a wait."""
+    """What the loader yields. A failure is raised with its own message; a dead worker is an error, not a wait."""
     batches = iter(loader)
     _started.update(getattr(batches, "_workers", []))
     while True:

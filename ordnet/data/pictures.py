@@ -54,10 +54,10 @@ FORMATS = (
     *(("AVIF",) if _has("avif") else ()),
     *(("JPEG2000",) if _has("jpg_2000") else ()),
 )
-"""Formats that are read, by Pillow's names: others are handed on to outside programs (PostScript) or hardly tested."""
+"""Formats that are read, by Pillow's names: others need outside programs (PostScript) or are hardly tested."""
 
 _ORIENTATION = 0x0112
-# how the stored picture has to be moved so that it stands upright, by the value of its EXIF tag
+# how to turn the stored picture upright, by the value of its EXIF tag
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -103,7 +103,7 @@ def _turned(picture: Image.Image, stored: Image.Image) -> Image.Image:
 
 
 def _deep_colours(image: Image.Image) -> bool:
-    """Whether the file has colours of 16 bits, of which Pillow would give the upper half."""
+    """Whether the file has 16-bit colours, of which Pillow would give only the upper 8 bits."""
     return image.mode in ("RGB", "RGBA", "LA") and ";16" in str(getattr(image, "tile", ""))
 
 
@@ -137,7 +137,7 @@ def opened(
     source: Source, largest: int | None = None, formats: tuple[str, ...] = FORMATS, pixels: bool = False
 ) -> Iterator[Image.Image]:
     """The picture with only its header read; `pixels` is whether it will be decoded. What goes wrong while it is open
-    is an error that names the file."""
+    becomes an error that names the file."""
     largest = largest_pixels() if largest is None else largest
     name = str(source) if isinstance(source, str | Path) else getattr(source, "name", "the picture")
     if isinstance(source, str | Path):
@@ -184,7 +184,7 @@ def largest_pixels() -> int:
 
 
 def _check(source: Source) -> None:
-    """The header's bounds, without moving the place in a source that is open already."""
+    """Check the header; a source that is open already keeps its position."""
     if isinstance(source, str | Path):
         with Path(source).open("rb") as file:
             check_header(file)
@@ -194,9 +194,9 @@ def _check(source: Source) -> None:
 
 @contextmanager
 def _no_limit() -> Iterator[None]:
-    """Without Pillow's own limit on pixels, for which `largest` stands in; some decoders ask for it again and again.
+    """Lift Pillow's own limit on pixels, which `largest` replaces; some decoders check it again and again.
 
-    Pillow keeps its limit in a global that other code may rely on, so it is back as soon as no picture is open.
+    Pillow keeps its limit in a global that other code may rely on, so it is restored as soon as no picture is open.
     """
     global _open_pictures, _limit
     with _lock:
@@ -242,7 +242,7 @@ def _eight_bits(pixels: np.ndarray) -> np.ndarray:
 
 
 def _stretched(pixels: np.ndarray) -> np.ndarray:
-    """Grey values of any kind → 8-bit, from the half per cent that is darkest to the half that is lightest."""
+    """Grey values of any kind → 8-bit; the darkest and the lightest half per cent become black and white."""
     finite = np.nan_to_num(pixels.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     low, high = np.percentile(finite, (0.5, 99.5)) if finite.size else (0.0, 1.0)
     return np.clip((finite - low) / max(high - low, 1e-12) * 255 + 0.5, 0, 255).astype(np.uint8)

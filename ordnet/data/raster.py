@@ -1,9 +1,9 @@
 """Pictures read in windows: maps and scans that are larger than memory, through GDAL (extra `geo`, rasterio).
 
-A `Raster` gives any part of itself as 8-bit RGB, `raster[rows, columns]`, as an array would; the whole is never there.
-Which formats allow that: TIFF in tiles or strips and JPEG 2000 are read where they are asked for. PNG and JPEG are
-read from the top, so going down in rows is cheap and going back is not; interlaced PNGs and progressive JPEGs have to
-be there as a whole, and large ones are refused.
+A `Raster` gives any part of itself as 8-bit RGB, `raster[rows, columns]`, as an array would; the whole is never held.
+TIFF in tiles or strips and JPEG 2000 are read only where they are asked for. PNG and JPEG are read from the top, so
+going down in rows is cheap and going back is not; interlaced PNGs and progressive JPEGs have to be decoded as a whole,
+and large ones are refused.
 """
 
 import sys
@@ -25,17 +25,17 @@ _DRIVERS = {
     b"II*\0": "GTiff", b"MM\0*": "GTiff", b"II+\0": "GTiff", b"MM\0+": "GTiff", b"\x89PNG": "PNG",
     b"\xff\xd8\xff": "JPEG", b"\0\0\0\x0cjP  ": "JP2OpenJPEG", b"\xff\x4f\xff\x51": "JP2OpenJPEG",
 }  # fmt: skip
-"""How files begin that are read, and GDAL's names for them: other formats lead to other files, or to the network."""
+"""First bytes of the files that are read → GDAL's driver. Other formats may refer to other files, or to the network."""
 MAP_ENDINGS = (".tif", ".tiff", ".jp2", ".j2k")
 _WORLD_FILES = (".tfw", ".pgw", ".jgw", ".wld", ".pngw", ".jpgw", ".jpegw")
 _CACHE = (64_000_000, 768_000_000)
 """Bytes of decoded blocks that GDAL keeps: at least, and at most."""
 _ROWS = 2048
-"""Rows that are asked for again and again while going along them: a tile with its halo, and some."""
+"""Rows that are read repeatedly while going along a row of tiles: a tile with its halo, and some more."""
 _LARGEST_BLOCK = 512_000_000
 """Bytes of one tile or strip of the file, which has to be decoded as a whole."""
 _MOST = 100
-"""A file that is read in windows may have so many times the pixels of one that is decoded as a whole."""
+"""A file that is read in windows may have this many times the pixels of one that is decoded as a whole."""
 _SAMPLE = 1024
 """Side of the sample that brightness is estimated from, in pixels."""
 _LOWEST, _HIGHEST = 0.5, 99.5
@@ -47,7 +47,7 @@ Bounds = tuple[np.ndarray, np.ndarray]
 def needs_windows(path: Path, bands: Sequence[int] | None = None) -> bool:
     """Whether a file is a map (it has a georeference), or too large to be decoded as a whole, or bands are chosen.
 
-    Without rasterio nothing is a map; what is too large then says so when it is opened.
+    Without rasterio nothing is a map; opening a picture that is too large then says so.
     """
     if bands is not None:
         return True
@@ -64,7 +64,7 @@ def needs_windows(path: Path, bands: Sequence[int] | None = None) -> bool:
 
 
 def is_georeferenced(path: Path) -> bool:
-    """Asked only of files that need windows."""
+    """Whether a file has a georeference; only for files that need windows."""
     with closing(_opened(path)) as file:
         return _georeferenced(file)
 
@@ -87,7 +87,7 @@ def _opened(path: Path) -> Any:
 
 
 def open_file(path: Path, mode: str = "r", **profile: Any) -> Any:
-    """rasterio.open, which finds it worth a warning that a picture is no map."""
+    """rasterio.open without its warning that a picture has no georeference."""
     rasterio = library()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
@@ -148,7 +148,7 @@ class Raster:
         return self.read(area)
 
     def read(self, area: tuple[slice, slice], size: tuple[int, int] | None = None) -> np.ndarray:
-        """The same, of a copy of this `size` (height, width) where it is given: `area` counts that copy's pixels."""
+        """The same, or a part of a copy of this `size` (height, width): `area` is then in the copy's pixels."""
         values = self._values(area, size, "average" if self._palette is None else "nearest")
         if self._palette is not None:
             return self._palette[values[0]]
@@ -160,9 +160,9 @@ class Raster:
         return pixels
 
     def valid(self, area: tuple[slice, slice]) -> np.ndarray | None:
-        """Where there is something to see (h, w): not transparent, and not the value that stands for nothing.
+        """Where the file has data (h, w): not transparent, and not its nodata value.
 
-        None where that is everywhere.
+        None if it has data everywhere.
         """
         if self._all_valid:
             return None
@@ -174,7 +174,7 @@ class Raster:
         return _georeferenced(self.file)
 
     def words(self) -> str:
-        """What was opened, for people: size, georeference, bands, how values become 8 bits."""
+        """A description for users: size, georeference, bands, how values become 8 bits."""
         height, width, _ = self.shape
         crs = (self.file.crs.to_string() if self.file.crs else "georeferenced") if self.georeferenced else ""
         crs = crs if len(crs) < 40 else "own coordinate system"
@@ -298,7 +298,7 @@ class Raster:
             return self.file.read(self.bands, window=window, out_shape=shape, resampling=resampling)
 
     def _cache(self) -> int:
-        """Bytes that hold what is asked for again and again: of files in strips all of these rows."""
+        """Bytes that hold what is read repeatedly: for files in strips, all of these rows."""
         rows, columns = self.file.block_shapes[0]
         width = self.shape[1] if columns >= self.shape[1] else 4 * (_ROWS + columns)
         wanted = (_ROWS + rows) * width * self.count * self.kind.itemsize
@@ -306,7 +306,7 @@ class Raster:
 
     @contextmanager
     def messages(self, doing: str = "read") -> Iterator[None]:
-        """What GDAL stumbles over is an error that names the file, in words a user can read."""
+        """Turn GDAL's errors into ones that name the file, in words a user can read."""
         try:
             yield
         except (OrdnetError, MemoryError):
@@ -332,7 +332,7 @@ def _window(area: tuple[slice, slice], whole: tuple[int, ...], sides: tuple[int,
 
 @dataclass(frozen=True)
 class Smaller:
-    """A smaller copy of a raster, made where it is asked for: each pixel the mean of what it covers."""
+    """A smaller copy of a raster, computed on demand: each pixel is the mean of those it covers."""
 
     raster: Raster
     height: int

@@ -1,8 +1,8 @@
 """Reading files that others have written: regular files only, bounded, with errors that name the file.
 
 The header of a picture is checked before a decoder sees it. Pillow reads headers in Python and under a lock of ours.
-Made to hurt, they take long: 4.5 million strips in a TIFF of 18 MB take 11 seconds and more than a gigabyte, ten
-megabytes of JPEG markers 7 seconds, of blanks in a PPM 4.
+Malicious ones take long: 4.5 million strips in a TIFF of 18 MB take 11 seconds and more than a gigabyte, ten megabytes
+of JPEG markers 7 seconds, as many blanks in a PPM 4.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ _LARGEST_PICTURE = 1 << 30
 
 
 def regular_file(path: str | Path) -> Path:
-    """The path. An error where it is a folder, a pipe, a socket or a device, which may never end or never answer."""
+    """The path; an error if it is a folder, a pipe, a socket or a device, which may never end or never answer."""
     file = Path(path)
     try:
         mode = file.stat().st_mode
-    except (OSError, ValueError):  # whoever reads it says what is wrong
+    except (OSError, ValueError):  # reading it will say what is wrong
         return file
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
@@ -84,7 +84,7 @@ def load_json(file: Path) -> Any:
 _ENTRIES = 1000
 """Tags of a TIFF directory; cameras write a few dozen."""
 _PIECES = 200_000
-"""Strips or tiles: one for each row of the highest picture that is read at once, and far more."""
+"""Strips or tiles: far more than one for each row of the tallest picture that is read at once."""
 _BYTES = 32_000_000
 """All TIFF tags together: colour profiles and embedded texts take a few."""
 _SEGMENTS = 5000
@@ -96,7 +96,7 @@ _SCANS, _SEEN = 20, 4_000_000_000
 _MARKER = re.compile(rb"\xff+([\x01-\xcf\xd8-\xfe])")
 """What ends the pixels of a JPEG's scan: anything but stuffing and restarts."""
 _TEXT = 65_536
-"""Bytes in which the numbers of a PPM must stand."""
+"""Bytes within which the numbers of a PPM must come."""
 _COMMENTS = 1000
 """Comments among the pixels of a PPM in words: each has Pillow copy a megabyte."""
 _RUNS = 20_000_000
@@ -113,9 +113,9 @@ _ORDERS = {b"II": "<", b"MM": ">"}
 
 
 def check_header(file: BinaryIO) -> None:
-    """Raise OrdnetError where the header is beyond all reason. The place in the file is kept.
+    """Raise OrdnetError where the header is unreasonably large. The position in the file is kept.
 
-    What is merely broken passes: the decoder says so.
+    A merely broken header passes: the decoder reports it.
     """
     start = file.tell()
     try:

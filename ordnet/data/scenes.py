@@ -36,7 +36,7 @@ SKY, BUILDING, PALM, PINE, GRASS, WATER, ROAD, PAVEMENT, TRACTOR, BOAT, CAR, SAN
 
 CLEARANCE = 21
 """Units between an ambiguous thing and whatever tells its class: a picture of 128 pixels has one pixel per unit, the
-`tiny` backbone sees 15 pixels around a position, and upsampling its positions to pixels mixes up to 6 more."""
+`tiny` backbone and its head see 15 pixels to each side, and upsampling positions to pixels mixes in up to 6 more."""
 
 HALF = SIDE // 2
 _GROUNDS = ((GRASS, drawing.grass), (WATER, drawing.water), (ROAD, drawing.road))
@@ -100,7 +100,7 @@ def open_split(path: str | None, split: str) -> Scenes:
 
 @lru_cache(maxsize=2)
 def _drawn(stream: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Image and label are asked for one after the other: the second call finds both."""
+    """Cached, because image and label are asked for one after the other."""
     return draw(stream, index, size)
 
 
@@ -156,7 +156,7 @@ def _grove(canvas: Canvas, tree: drawing.Tree, class_id: int, mirrored: bool, rn
 
 
 def _vehicle_quarter(canvas: Canvas, kind: int, on_right: bool, rng: np.random.Generator) -> None:
-    """A ground, a yard wide enough that nobody in the vehicle's place sees past it, and the vehicle."""
+    """A ground, a yard so wide that the backbone does not see past it from the vehicle, and the vehicle."""
     class_id, texture = _GROUNDS[kind]
     offset = HALF if on_right else 0
     quarter = (HALF, offset, SIDE, offset + HALF)
@@ -165,7 +165,7 @@ def _vehicle_quarter(canvas: Canvas, kind: int, on_right: bool, rng: np.random.G
     left = rng.uniform(2, HALF - CLEARANCE - drawing.VEHICLE_WIDTH)
     if on_right:
         left = SIDE - left - drawing.VEHICLE_WIDTH
-    # the yard's corners are cut by less than its extra width; where a sliver of ground would be left, it takes that too
+    # the extra width outweighs the rounded corners; where only a sliver of ground would be left, the yard covers it
     margin = CLEARANCE + 2
     yard_left, yard_right = left - margin, left + drawing.VEHICLE_WIDTH + margin
     yard_left = yard_left if yard_left > offset + 7 else offset - 9

@@ -1,4 +1,4 @@
-"""Files inside tar archives, read where they lie: `street-000.tar!/0001.jpg` is the name of one.
+"""Files inside tar archives, read in place: `street-000.tar!/0001.jpg` is the name of one.
 
 Where the members of an archive begin is looked up once and remembered in the user's cache directory. Only regular
 members count, and nothing is ever unpacked.
@@ -19,21 +19,21 @@ from ordnet.errors import OrdnetError, is_printable
 from ordnet.files import write_text
 
 INSIDE = ".tar!/"
-"""What stands between an archive's name, without its ending, and a member's."""
+"""What separates an archive's name, without its ending, from a member's."""
 _LARGEST_MEMBER = 1 << 30
 """Bytes that are read at once; no picture has more."""
 _MOST_MEMBERS = 2_000_000
 _LARGEST_HEADER = 1 << 20
-"""Bytes of a member's long name and other remarks."""
+"""Bytes of a member's long name and other extended headers."""
 _REMEMBERED = 100
-"""Archives of fewer members are looked through faster than their index is read."""
+"""Archives of fewer members are scanned faster than their index is read."""
 
 Index = dict[str, tuple[int, int]]
 """A member's name → where its bytes begin in the archive, and how many there are."""
 
 
 def stamp(name: str | Path) -> tuple[int, int] | None:
-    """Bytes and time of change of a file or a member; None where it is missing, generated, or no regular file."""
+    """Size and modification time of a file or a member; None if it is missing, generated, or no regular file."""
     try:
         if (parts := _parts(name)) is not None:
             status = parts[0].stat()
@@ -46,7 +46,7 @@ def stamp(name: str | Path) -> tuple[int, int] | None:
 
 
 def member_name(shard: Path, name: str) -> str:
-    """What a member is called everywhere else."""
+    """A member's full name, such as street-000.tar!/0001.jpg."""
     return f"{shard}!/{name}"
 
 
@@ -100,7 +100,7 @@ def _index(shard: Path, size: int, modified: int) -> Index:
     found = _looked_through(shard, size)
     if len(found) > _REMEMBERED:
         listed = [[name, *place] for name, place in found.items()]
-        with suppress(OSError, ValueError):  # read-only or full: looking again is all that is lost
+        with suppress(OSError, ValueError):  # read-only or full: the only loss is scanning again
             write_text(store, json.dumps({"stamp": [size, modified], "members": listed}))
     return found
 
@@ -111,7 +111,7 @@ def _is_place(name: Any, start: Any, length: Any, size: int) -> bool:
 
 
 class _Headers:
-    """An archive of which only headers may be read: names and remarks of any length would be taken into memory."""
+    """An archive of which only headers may be read: tarfile would load names and comments of any length."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.tell, self.seek, self._read = file.tell, file.seek, file.read
@@ -153,7 +153,7 @@ def _is_packed(shard: Path) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A member's name without ./ and double strokes; results are named after it, so that it must not lead elsewhere."""
+    """A member's name without ./ and double slashes; results are named after it, so it must not lead elsewhere."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or not parts or not is_printable(name):
         raise OrdnetError(f"a member is called {name!r}: expected a name below the archive, such as 0001.jpg")

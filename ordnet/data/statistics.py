@@ -1,7 +1,7 @@
-"""What a data set holds: pixels of each class, counted once and remembered between runs, and what follows from them.
+"""What a data set holds: pixels of each class, counted once and kept between runs, and what follows from them.
 
-The counts decide automatic splits and class weights, and which remarks a user is given. Where counting takes more than
-two seconds they are kept in the user's cache directory, each with a stamp of its label file, so that a changed label is
+Automatic splits, class weights and remarks to the user depend on the counts. Where counting takes more than two
+seconds they are kept in the user's cache directory, each with a stamp of its label file, so that a changed label is
 counted again.
 
 `correlate` says how often two pixels share a class, inside patches of a label map and between them (the paper's
@@ -30,7 +30,7 @@ from ordnet.files import write_text
 from ordnet.progress import progress
 
 _SLOW = 2.0
-"""Seconds after which a bar appears and the counts are worth keeping."""
+"""Seconds after which a progress bar appears and the counts are worth keeping."""
 
 _Entry = list[Any]
 """Size and time of the label file, its classes and how many pixels each has."""
@@ -119,7 +119,7 @@ def _is_entry(entry: Any) -> bool:
 def _keep(store: Path, entries: dict[str, _Entry]) -> None:
     try:
         write_text(store, json.dumps(entries))
-    except (OSError, ValueError):  # read-only or full, or a name that is no text: counting again is all that is lost
+    except (OSError, ValueError):  # read-only or full, or a name that is not text: the only loss is counting again
         return
 
 
@@ -128,7 +128,8 @@ _LARGE = 3
 
 
 def remarks(dataset: Dataset, pixels: np.ndarray, empty: int) -> list[str]:
-    """Sentences for the user. `pixels` (256,) are those of each class id over all labels, `empty` labels have none."""
+    """Sentences for the user, from the pixels (256,) of each class id over all labels and the number of labels that are
+    `empty`: no pixel of theirs counts."""
     names, split = dataset.classes.names, dataset.split
     present = [class_id for class_id in range(len(names)) if pixels[class_id]]
     told = []
@@ -164,7 +165,7 @@ def size_remark(sides: Sequence[int], crop: int) -> str | None:
 
 
 _SIZED = 100
-"""Pictures whose sizes are looked at, evenly spread over the split."""
+"""Pictures whose sizes are read, evenly spread over the split."""
 _LARGEST_WEIGHT = 10
 """Times the smallest class weight."""
 
@@ -200,7 +201,7 @@ def long_sides(dataset: Dataset) -> list[int]:
             else:  # drawn
                 sides.append(max(dataset.image(index).size))
         except OrdnetError:
-            continue  # a broken picture is somebody else's business
+            continue  # broken pictures are reported elsewhere
     return sides
 
 
@@ -226,7 +227,7 @@ class Correlation:
 
 
 def correlate(labels: Iterable[np.ndarray], patches: Sequence[int]) -> list[Correlation]:
-    """One `Correlation` for each number in `patches`, over class ids (H, W) that are looked at once.
+    """One `Correlation` for each number in `patches`, over class ids (H, W), each read once.
 
     A patch of which every pixel is ignored (or that has no pixel) is left out of that label map's share of the mean.
     """
@@ -271,7 +272,7 @@ def patch_histograms(label: np.ndarray, patches: int) -> np.ndarray:
 
 
 def _matrices(label: np.ndarray, patches: Sequence[int]) -> list[np.ndarray]:
-    """One correlation matrix for each number in `patches`. Where they divide, only the finest counts pixels."""
+    """One correlation matrix for each number in `patches`. Pixels are counted only for numbers that divide no other."""
     counted: dict[int, np.ndarray] = {}
     for p in sorted(set(patches), reverse=True):
         finer = next((q for q in counted if q % p == 0), None)
@@ -280,7 +281,7 @@ def _matrices(label: np.ndarray, patches: Sequence[int]) -> list[np.ndarray]:
 
 
 def _merged(histograms: np.ndarray, finer: int, patches: int) -> np.ndarray:
-    """Histograms of finer² patches → of patches², which must divide them: then i·H//patches is a finer bound too."""
+    """Histograms of finer² patches → of patches², where `patches` divides `finer`, so that their bounds coincide."""
     step = finer // patches
     return histograms.reshape(patches, step, patches, step, -1).sum(axis=(1, 3)).reshape(patches**2, -1)
 

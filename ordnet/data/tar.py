@@ -1,4 +1,4 @@
-"""`tar:PATH-{000..127}.tar`: pictures and labels in tar archives, as WebDataset lays them out, read where they lie.
+"""`tar:PATH-{000..127}.tar`: pictures and labels in tar archives, as WebDataset lays them out, read in place.
 
 A shard holds pairs that share their names, 0001.jpg with 0001.png, or any picture with NAME.label.png. Shards keep
 large data sets readable: few files, and each process of a training reads shards of its own (`loader.order`).
@@ -34,7 +34,7 @@ TREE = f"""\
 as tar:DIR, or with names of your own as 'tar:DIR/street-{{000..127}}.tar'; `ordnet data shards` makes them
 {HELP}"""
 MARKS = (".label", ".mask", ".seg")
-"""What may stand before a label's ending."""
+"""What may come before a label's ending."""
 
 _RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _MOST_SHARDS = 100_000
@@ -93,7 +93,7 @@ def pictures(spec: str) -> list[tuple[str, str]]:
 
 
 def expanded(path: str) -> list[Path]:
-    """street-{000..127}.tar → 128 names; several braces count like the digits of a clock. Every one must be there."""
+    """street-{000..127}.tar → 128 names; with several braces, the last varies fastest. All must exist."""
     ranges = [(first, last) for first, last in _RANGE.findall(path)]
     count = 1
     for first, last in ranges:
@@ -139,14 +139,14 @@ def _class_list(shard: Path) -> ClassList:
 
 
 def _through(shards: Sequence[Path]) -> Iterator[list[Pair]]:
-    """The pairs of each shard. The first look at one reads all its headers; a bar shows it where that takes long."""
+    """The pairs of each shard. The first look reads all headers of a shard, so a bar shows the progress."""
     with progress() as bar:
         for shard in bar.track(shards, description="looking through shards"):
             yield shard_pairs(shard)
 
 
 def shard_pairs(shard: Path) -> list[Pair]:
-    """What belongs together in a shard, in its order; ids begin with the shard's name."""
+    """The pairs of a shard, in its order; ids begin with the shard's name."""
     plain: dict[str, list[str]] = {}
     marked: dict[str, str] = {}
     for name in shard_index(shard):
@@ -188,7 +188,7 @@ def write_shards(
 ) -> dict[str, int]:
     """Write every split as SPLIT-000.tar, … with `each` pictures in a shard, and classes.txt: all of it or nothing.
 
-    Pictures are taken over as they are, labels become class ids in a PNG, whatever they were. Returns split → shards.
+    Pictures are copied as they are; labels become PNGs of class ids, whatever they were. Returns split → shards.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OrdnetError(f"{out} is there already: name a new folder")
@@ -236,7 +236,7 @@ def _png(pixels: np.ndarray) -> bytes:
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Without times and owners: the same data gives the same bytes."""
+    """Add a member without time and owner, so that the same data gives the same bytes."""
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))

@@ -1,4 +1,4 @@
-"""5: label maps → numbers."""
+"""Evaluation: label maps → scores."""
 
 from ordnet import submodules
 

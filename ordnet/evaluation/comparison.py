@@ -1,6 +1,6 @@
-"""Several models on the same pictures, and the paper's figure of results made of them.
+"""Several models on the same pictures, drawn like the paper's figure of results.
 
-`Comparison` chooses the pictures and says what each model makes of them; `draw` gives the figure: a row per picture
+`Comparison` chooses the pictures and parses them with each model; `draw` makes the figure: a row per picture
 with its truth, each model's parse, and on request the gate Attn_g.
 """
 
@@ -42,13 +42,13 @@ class Compared:
     truth: np.ndarray
     """Class ids (H, W) uint8."""
     results: list[np.ndarray]
-    """The same of each model."""
+    """Each model's class ids (H, W) uint8."""
     accuracies: list[float]
     """Each model's pixel accuracy here, 0 to 1; NaN if no pixel counts."""
 
 
 class Comparison:
-    """Models beside each other on one split of a data set; all must tell the data set's classes apart."""
+    """Models side by side on one split of a data set; all must have its classes."""
 
     def __init__(self, models: Sequence[str], data: str, split: str = "val") -> None:
         self.dataset = open_dataset(data, split)
@@ -75,7 +75,7 @@ class Comparison:
         return Compared(self.dataset.ids[index], pixels, truth, results, accuracies)
 
     def find(self, ids: Sequence[str]) -> list[int]:
-        """The places of pictures by their ids, in the order asked for."""
+        """The indices of pictures by their ids, in the order asked for."""
         places = {key: place for place, key in enumerate(self.dataset.ids)}
         for key in ids:
             if key not in places:
@@ -87,7 +87,7 @@ class Comparison:
         return [places[key] for key in dict.fromkeys(ids)]
 
     def pick(self, how: str, count: int, progress: OnProgress = lambda done, total: None) -> list[int]:
-        """Places of `count` pictures: `even` in their order, the others with the most striking first.
+        """The indices of `count` pictures: `even` in their order, the others with the most striking first.
 
         `worst` goes by the models' mean pixel accuracy, `difference` by the distance between the best and the worst
         model's. Both parse up to MOST_RANKED pictures.
@@ -107,7 +107,7 @@ class Comparison:
         return ranked[:count]
 
     def gated(self) -> int:
-        """The place of the first model that has a gate."""
+        """The index of the first model that has a gate."""
         for place, parser in enumerate(self.parsers):
             if _has_gate(parser):
                 return place
@@ -120,7 +120,7 @@ class Comparison:
         """Attn_g of the first model that has one, for a picture (H, W, 3), sampled at (height, width)."""
         parser = self.parsers[self.gated()]
         assert isinstance(parser, Parser)
-        explainer = Explainer(parser.net, pixels, parser.whole_up_to)
+        explainer = Explainer(parser.net, pixels, parser.whole_up_to, parser.known_size)
         assert explainer.gate is not None
         return explainer.places.sample(explainer.gate, height, width)
 
@@ -153,7 +153,7 @@ _GATE_COLUMN = 1
 
 @dataclass(frozen=True)
 class _DrawnRow:
-    """What is kept of a compared picture: little, whatever its size."""
+    """A compared picture at the size it is drawn, which is small whatever its own."""
 
     cells: list[Cell]
     gate: np.ndarray | None
@@ -169,10 +169,10 @@ def draw(
     note: str = "",
     progress: OnProgress = lambda done, total: None,
 ) -> Image.Image:
-    """The pictures at the places `chosen`, in that order.
+    """The pictures with the indices `chosen`, in that order.
 
     `strength` of the colours goes from 0, the picture alone, to 1, the colours alone. With `gate`, Attn_g of the first
-    model that has one stands beside the picture; all rows share its scale.
+    model that has one is shown beside the picture; all rows share its scale.
     """
     columns = ["picture", *([f"Attn_g of {comparison.titles[comparison.gated()]}"] if gate else []), "truth"]
     columns += comparison.titles

@@ -1,4 +1,4 @@
-"""One confusion matrix over a whole set; every figure derives from it, with words for what it says and what not."""
+"""One confusion matrix over a whole set: every score derives from it, and so does what the scores leave out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _IDS = 256
 
 
 class Confusion:
-    """Counts of (truth, prediction) pairs. Adding images costs one count per pixel and no memory."""
+    """Counts of (truth, prediction) pairs; its size does not grow with the number of images."""
 
     matrix: NDArray[np.int64]
     """(K, K): rows are the truth, columns the prediction."""
@@ -99,7 +99,7 @@ class Confusion:
         return _mean(np.nan_to_num(iou) if absent_as_zero and self.matrix.any() else iou)
 
     def miou_by(self, groups: Sequence[str]) -> dict[str, float]:
-        """Group → mean IoU over its classes that occur; `groups` names each class's, in class id order."""
+        """Group → mean IoU over its classes that occur; `groups` has the group of each class, in class id order."""
         if len(groups) != self.classes:
             raise OrdnetError(f"{len(groups)} group names for {self.classes} classes: give each class one")
         iou = self.iou()
@@ -114,7 +114,7 @@ class Confusion:
         return _mean(self.accuracy())
 
     def final_score(self) -> float:
-        """ADE20K's final score: the mean of pixel accuracy and mean IoU."""
+        """ADE20K's final score: the mean of pixel accuracy and mean IoU, here over the classes that occur."""
         return (self.pixel_accuracy() + self.miou()) / 2
 
 
@@ -141,7 +141,7 @@ def pascal_context_figures(confusion: Confusion, background: int = 0) -> dict[st
 
 
 def _bytes(values: Any, what: str) -> NDArray[np.uint8]:
-    """An array or a tensor on any device as uint8; a value that does not fit is an error, never wrapped round."""
+    """An array or a tensor on any device as uint8; a value that does not fit is an error, never wrapped around."""
     array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.dtype == np.uint8:
         return array
@@ -181,7 +181,7 @@ def classes_words(figures: dict[str, Any]) -> str:
 
 
 def other_rule(figures: dict[str, Any]) -> str:
-    """ADE20K's own rule counts absent classes as 0; empty where that is the same figure."""
+    """The mIoU by ADE20K's own rule, which counts absent classes as 0; empty where that is the same figure."""
     other = figures.get("miou_absent_as_zero")
     if other is None or other == figures.get("miou"):
         return ""
@@ -191,7 +191,7 @@ def other_rule(figures: dict[str, Any]) -> str:
 
 
 def remarks(figures: dict[str, Any], limit: int = 8) -> list[str]:
-    """Sentences about what these scores do not say; none where every class occurs and is predicted."""
+    """Sentences about what these scores leave out; none where every class occurs and is predicted."""
     if "absent_classes" not in figures:
         return []
     found = []

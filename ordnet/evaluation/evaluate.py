@@ -1,7 +1,7 @@
 """Scores of a model on a data set: one confusion matrix, and every figure that derives from it, with its protocol.
 
 `evaluate` takes a model file, alone or under torchrun; `evaluate_network` a network and an opened data set. Both go
-through the pictures one by one; `BestAndWorst` keeps the most telling of them on the way.
+through the pictures one by one; `BestAndWorst` can keep a few of them on the way.
 """
 
 import math
@@ -39,7 +39,7 @@ _SIDE = 640
 Label = Callable[[torch.Tensor], np.ndarray]
 """Turns a picture (1, 3, H, W) uint8 into class ids (H, W)."""
 Look = Callable[[int, np.ndarray, np.ndarray, np.ndarray], object]
-"""Is shown one picture: its place in the data set, the picture (H, W, 3) uint8, its true and its parsed class ids."""
+"""Called with each picture: its index, its pixels (H, W, 3) uint8, its true and its parsed class ids (H, W)."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Evaluation:
             **self.details,
             "images": self.images,
             "miou": _plain(self.miou),
-            # how many classes that is the mean of: those in the truth or among the predictions
+            # the number of classes in that mean: those in the truth or among the predictions
             "miou_classes": int((occurs | predicted).sum()),
             "absent_classes": self._named(~occurs),
             "never_predicted": self._named(occurs & ~predicted),
@@ -118,11 +118,11 @@ def evaluate(
 ) -> Evaluation:
     """Scores of a model file on a split; under torchrun every process gets the whole result.
 
-    `model` is a checkpoint, an exported .onnx file or a shipped name. `device` is cpu, cuda, cuda:1, mps; without it a
-    GPU where there is one. Pictures much larger than those the model was trained on are seen at that scale, or at
-    another `long_side`, or at their own size ("own"). `without` switches a part of the block off (middle, long, gate or
-    block), to see what it is worth. `progress` hears how many pictures of this process's share are done, and of how
-    many.
+    `model` is a checkpoint, an exported .onnx file or a shipped name. `device` is cpu, cuda, cuda:1 or mps; by
+    default a GPU where there is one. Pictures much larger or smaller than those the model was trained on are seen at
+    that scale, or at another `long_side`, or at their own size ("own"). `without` switches a part of the block off
+    (middle, long, gate or block), to measure what it contributes. `progress` is called with the pictures done, and all
+    pictures of this process's share.
     """
     if not isinstance(model, str | Path):
         raise OrdnetError(
@@ -143,7 +143,7 @@ def evaluate(
         classes, how = loaded.classes, protocols.protocol_of(protocol, loaded.about)
         if without:
             loaded.net.block = loaded.net.block.without(without)
-        label = _labeller(loaded.net.to(on), how, on, known_size(long_side, loaded.about))
+        label = labeller(loaded.net.to(on), how, on, known_size(long_side, loaded.about))
     dataset = open_dataset(data, split)
     refuse_other_classes(classes, dataset.classes.names)
     started = _join_processes()
@@ -172,16 +172,16 @@ def evaluate_network(
 ) -> Evaluation:
     """Parse every picture of the split and count. Several processes share the pictures and all get the whole result.
 
-    `look` is shown every picture of this process's share. Pictures far from the size that is `known` are seen at that.
+    `look` is called with every picture of this process's share. Pictures far from the `known` sizes are resized.
     """
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
     how = Protocol(protocol) if isinstance(protocol, str) else protocol
-    return _evaluate(_labeller(net, how, device, known), dataset, how, device, workers, progress, skip_broken, look)
+    return _evaluate(labeller(net, how, device, known), dataset, how, device, workers, progress, skip_broken, look)
 
 
-def _labeller(net: Network, protocol: Protocol, device: torch.device | None, known: KnownSize) -> Label:
-    """What `predict` does with a picture: small ones are continued, large ones streamed."""
+def labeller(net: Network, protocol: Protocol, device: torch.device | None, known: KnownSize) -> Label:
+    """Labels as `predict` makes them: small pictures are padded, large ones streamed."""
     if protocol.name == "encnet":
         known = KnownSize()  # it has a base size of its own
     where = device or next(net.parameters()).device
@@ -225,7 +225,7 @@ def _evaluate(
 
 
 def _own_device(name: str | None) -> torch.device | None:
-    """The device that was asked for; without a name this process's GPU, or None for the CPU."""
+    """The device that was asked for; by default this process's GPU, or None for the CPU."""
     if name is not None:
         return find_device(name)
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else None
@@ -249,7 +249,7 @@ def summed(matrix: Any, device: torch.device | None) -> Any:
 
 
 def refuse_other_classes(model: Sequence[str], data: Sequence[str]) -> None:
-    """A model's answers mean nothing on a data set with other classes."""
+    """Raise an error where the classes differ: scores would mean nothing."""
     if tuple(model) != tuple(data):
         raise OrdnetError(
             f"the model and the data set have different classes.\n"
@@ -266,7 +266,7 @@ class Seen:
     """One picture with its truth and its parse, small enough to be kept."""
 
     index: int
-    """The picture's place in the data set."""
+    """The picture's index in the data set."""
     accuracy: float
     """Share of its pixels that are right, of those that count."""
     mistake: tuple[int, int, float] | None
@@ -286,7 +286,7 @@ class BestAndWorst:
         self._kept: list[Seen] = []
 
     def add(self, index: int, image: np.ndarray, truth: np.ndarray, labels: np.ndarray) -> None:
-        """Image (H, W, 3), class ids (H, W) as they are and as they were parsed."""
+        """Image (H, W, 3), true and parsed class ids (H, W)."""
         counting = truth != IGNORE
         total = int(counting.sum())
         if not total:

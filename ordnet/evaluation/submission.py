@@ -1,4 +1,4 @@
-"""Test-set predictions as the benchmarks' servers take them: original ids, file names, palettes, one archive."""
+"""Test-set predictions as the benchmarks' servers accept them: original ids, file names, palettes, one archive."""
 
 import io
 import tarfile
@@ -15,22 +15,21 @@ from PIL import Image
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.evaluate import refuse_other_classes
+from ordnet.evaluation.evaluate import labeller, refuse_other_classes
 from ordnet.files import write_atomically
 from ordnet.inference import protocols
 from ordnet.inference.parser import find
 from ordnet.model import checkpoint
-from ordnet.model.network import for_inference
-from ordnet.model.pixels import normalise
+from ordnet.model.pixels import known_size
 from ordnet.progress import OnProgress
 
 
 @dataclass(frozen=True)
 class Server:
-    """What one benchmark's server takes."""
+    """What one benchmark's server accepts."""
 
     folder: str
-    """Where the predictions stand inside the archive."""
+    """The folder of the predictions inside the archive."""
     endings: tuple[str, ...]
     """The file endings that the archive may have."""
     palette: bool = False
@@ -57,7 +56,7 @@ def submit(
     protocol: str = "encnet",
     progress: OnProgress = lambda done, total: None,
 ) -> int:
-    """Parse the test split into `out` and check it by reading it back; the number of pictures."""
+    """Parse the test split into `out` and check it by reading it back; returns the number of pictures."""
     if server not in SERVERS:
         raise OrdnetError(f"there is no server {server!r}; there are {', '.join(SERVERS)}")
     takes = SERVERS[server]
@@ -69,14 +68,14 @@ def submit(
     loaded = checkpoint.load(find(model))
     dataset = open_dataset(data, "test")
     refuse_other_classes(loaded.classes, dataset.classes.names)
-    net = for_inference(loaded.net)
     how = protocols.protocol_of(protocol, loaded.about)
+    label = labeller(loaded.net, how, None, known_size(None, loaded.about))
 
     def write(path: Path) -> None:
         with _archive(path) as add:
             for index in range(len(dataset.ids)):
                 image = torch.from_numpy(np.array(dataset.image(index))).permute(2, 0, 1)[None]
-                labels = protocols.labels(net, normalise(image), how)
+                labels = label(image)
                 add(_name(takes, dataset, index), _png(takes, dataset, labels))
                 progress(index + 1, len(dataset.ids))
         _check(path, takes, dataset)
@@ -87,7 +86,7 @@ def submit(
 
 @contextmanager
 def _archive(path: Path) -> Iterator[Callable[[str, bytes], None]]:
-    """A new archive, by its ending; what is given adds a file. PNGs do not shrink further."""
+    """A new archive, its kind by its ending; yields a function that adds a file. PNGs do not shrink further."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as zipped:
             yield zipped.writestr
@@ -138,7 +137,7 @@ def voc_palette() -> bytes:
 
 
 def _check(path: Path, server: Server, dataset: Dataset) -> None:
-    """Every test picture has its prediction, of its size, with ids that the benchmark knows."""
+    """Raise an error unless every test picture has a prediction of its size, with ids that the benchmark knows."""
     known = [raw for raw, class_id in dataset.rule.raw_to_class.items() if class_id < len(dataset.classes)]
     expected = [_name(server, dataset, index) for index in range(len(dataset.ids))]
     found = 0

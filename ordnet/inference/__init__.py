@@ -1,4 +1,4 @@
-"""4: image → label map."""
+"""Parsing: picture → label map."""
 
 from ordnet import submodules
 

@@ -1,4 +1,4 @@
-"""Parses in other programs' forms: COCO JSON (a mask for each class, as run lengths in COCO's own packing) and GeoJSON
+"""Parses for other programs: COCO JSON (a mask for each class, as run lengths in COCO's own packing) and GeoJSON
 (polygons, extra `geo`)."""
 
 import itertools
@@ -60,7 +60,7 @@ def merged(files: Iterable[Path]) -> dict[str, Any]:
 
 
 def is_merged(file: Path) -> bool:
-    """Whether a file is what `merged` once gave, and no data set of somebody else."""
+    """Whether a file holds what `merged` returned, rather than somebody else's data set."""
     try:
         content = load_json(file)
     except OrdnetError:
@@ -74,7 +74,7 @@ def _numbered(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def run_lengths(mask: np.ndarray) -> list[int]:
-    """Lengths of the runs of False and True by turns, False first, down the columns of a mask (H, W)."""
+    """Lengths of the alternating runs of False and True, False first, down the columns of a mask (H, W)."""
     flat = np.asarray(mask, dtype=bool).T.ravel()
     if not flat.size:
         return []
@@ -84,7 +84,7 @@ def run_lengths(mask: np.ndarray) -> list[int]:
 
 
 def packed(lengths: list[int]) -> str:
-    """COCO's text for run lengths: from the fourth on the difference to the length two before, five bits a letter.
+    """COCO's text for run lengths, five bits a letter; from the fourth on, the difference to the length two before.
 
     The lowest five bits come first; the sixth says that more follow. The last letter's fifth bit is the sign.
     """
@@ -104,7 +104,7 @@ def packed(lengths: list[int]) -> str:
 # ---- GeoJSON ----------------------------------------------------------------------------------------------------
 
 _WORLD = "EPSG:4326"
-"""Longitude and latitude, which RFC 7946 wants of every GeoJSON file."""
+"""Longitude and latitude, which RFC 7946 requires of every GeoJSON file."""
 
 
 def write_polygons(
@@ -114,7 +114,7 @@ def write_polygons(
     colours: Sequence[Colour],
     crs: Any = None,
 ) -> int:
-    """Write every connected region of a class as a polygon with its holes; how many there are.
+    """Write every connected region of a class as a polygon with its holes; returns their number.
 
     `pieces` are class ids (H, W) uint8 and their transform from pixels to the coordinates of `crs`, which become
     longitude and latitude. Without a `crs` the coordinates stay as they are. A region that lies in two pieces is cut.
@@ -154,8 +154,8 @@ def write_polygons(
 
 
 def _turned(ring: Sequence[Sequence[float]], outer: bool) -> list[Sequence[float]]:
-    """The ring anticlockwise where it is the outer one, clockwise where it is a hole."""
+    """The ring anticlockwise if it is the outer one, clockwise if it is a hole."""
     x, y = np.asarray(ring, dtype=np.float64)[:, :2].T
-    x, y = x - x[0], y - y[0]  # the sides cancel to nothing far from the origin
+    x, y = x - x[0], y - y[0]  # far from the origin the products would cancel to nothing
     anticlockwise = float((x[:-1] * y[1:] - x[1:] * y[:-1]).sum()) > 0
     return list(ring) if anticlockwise == outer else list(ring)[::-1]

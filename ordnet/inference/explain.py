@@ -1,6 +1,6 @@
 """What one position of a picture attends to, and how much it gives to all others (the paper's Fig. 1 and Attn_g).
 
-A row of an attention map is q_i · K: it is computed when it is asked for, and the N x N map is never there.
+A row of an attention map is q_i · K: it is computed on demand, and the N x N map is never built.
 
 Shapes: D query/key channels · h x w map of N positions · H x W picture.
 """
@@ -64,7 +64,7 @@ class Attention:
     gate_norm: str | None
     """sigmoid or softmax; None without a gate."""
     scale: float
-    """Sides of the copy that the network saw, by those of the picture: 1 unless the picture was too large."""
+    """The copy that the network saw is this many times as large per side; 1 where it saw the picture itself."""
     places: Places = field(repr=False)
     pixels: np.ndarray = field(repr=False)
     labels: np.ndarray | None = field(default=None, repr=False)
@@ -126,12 +126,12 @@ class Attention:
         }
 
     def draw(self, across: int | None = None) -> Image.Image:
-        """The picture with the position marked, its long and middle range, the gate and the parse, side by side, or
-        `across` of them."""
+        """The picture with the position marked, its long and middle range, the gate and the parse, `across` of them
+        side by side (all by default)."""
         return attention_figure([self.row()], across)
 
     def row(self) -> AttentionRow:
-        """What `attention_figure` draws of this position; rows of several positions may stand below each other."""
+        """What `attention_figure` draws for this position; it puts the rows of several positions below each other."""
         maps = []
         if self.long is not None:
             stamp = CLOSED_WORDS if self.closed else ""
@@ -189,11 +189,11 @@ class Explainer:
         known: KnownSize = KnownSize(),  # noqa: B008
         features: Tensor | None = None,
     ) -> None:
-        """`pixels` upright RGB (H, W, 3) uint8. A picture that is far from the size that is known is brought to
-        it, one of more than `whole_up_to` pixels is made smaller: positions are given in its own pixels all the same,
-        and the result's `scale` says how much smaller.
+        """`pixels` are upright RGB (H, W, 3) uint8. A picture far from the `known` sizes is resized, and one of more
+        than `whole_up_to` pixels is reduced. Positions are in the picture's own pixels all the same; `scale` says by
+        how much it was resized.
 
-        `features` (1, C, h, w) is the block's input, where a pass over the picture has been made already.
+        `features` (1, C, h, w) is the block's input, where the network has already run on the picture.
         """
         reason = why_not(net)
         if reason:
@@ -212,7 +212,7 @@ class Explainer:
 
     @property
     def nbytes(self) -> int:
-        """What it keeps in memory, the pixels aside."""
+        """Bytes that it keeps in memory, apart from the pixels."""
         branches = [branch for branch in (self._long, self._middle) if branch]
         kept = sum(branch.queries.nbytes + branch.keys.nbytes for branch in branches)
         return kept + (0 if self.gate is None else self.gate.nbytes)
@@ -290,7 +290,7 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def signed(weight: float, similarity: str) -> str:
-    """A weight in short; dot-product weights always show their sign."""
+    """A weight in short form; dot-product weights always show their sign."""
     return f"+{number(weight)}" if similarity == "dot" and weight > 0 else number(weight)
 
 
@@ -300,7 +300,7 @@ def _summary(gate: np.ndarray) -> dict[str, float]:
 
 
 def _reduced(pixels: np.ndarray, up_to: int | None, least: int) -> np.ndarray:
-    """A copy that has at most `up_to` pixels once its sides are padded to `least`; the picture itself if it has."""
+    """A copy that has at most `up_to` pixels once its sides are padded to `least`; the picture itself if it fits."""
     height, width = pixels.shape[:2]
     if up_to is None or max(height, least) * max(width, least) <= up_to:
         return pixels

@@ -1,8 +1,8 @@
 """Maps and scans larger than memory: read in windows, parsed tile by tile, written block by block (extra `geo`).
 
-The context is exact whatever the size: the streaming passes add up over the whole map what the block wants to know of
-it. In memory are one tile with its halo, the rows of the file that GDAL keeps for the next tile, and a few blocks of
-labels; none of them grows with the height of the map, and of a file in tiles none with its width.
+The context is exact whatever the size: the streaming passes add up what the block needs over the whole map. Memory
+holds one tile with its halo, the rows of the file that GDAL keeps for the next tile, and a few blocks of labels; none
+of them grows with the height of the map or, if the file is tiled, with its width.
 
 A map is not one scene: how large a house is on it depends on its resolution, not on its extent. So maps with a
 georeference are seen at their own size unless --long-side says otherwise; pictures without one are seen at the scale
@@ -30,17 +30,17 @@ from ordnet.model.pixels import KnownSize, fitted_size
 from ordnet.picture.overlay import QUICK_PNG, Colour
 
 FORMS = ("labels", "palette", "overlay", "beside", "polygons")
-"""What can be written of a map. Labels always are, and carry the palette."""
+"""What can be written for a map. Labels always are, and include the palette."""
 BLOCK = 512
-"""Side of the label file's tiles: what is written at once begins at its multiples, so that no tile is written twice."""
+"""Side of the label file's tiles. Areas that are written begin at its multiples, so that no tile is written twice."""
 _LOOK = 2000
 """The longest side in pixels of the copy that overlays are drawn on."""
 _POLYGONS = 8192
-"""Side of the pieces that polygons are made of: larger maps have them cut along these lines."""
+"""Side of the pieces in which polygons are traced; those of larger maps are cut at the pieces' edges."""
 
 
 def map_files(base: Path, save: Sequence[str]) -> list[Path]:
-    """What `predict_map` writes beside the JSON."""
+    """What `predict_map` writes besides the JSON."""
     others = [file_of(base, what) for what in save if what not in ("labels", "palette")]
     return [Path(f"{base}.labels.tif"), *others]
 
@@ -58,8 +58,8 @@ def predict_map(
 ) -> dict[str, Any]:
     """Write BASE.labels.tif and what else `save` names, and BASE.json last; its content is returned.
 
-    Labels have the map's georeference; IGNORE stands where there is nothing to see. `long_side` is what the network
-    sees of it; None leaves it at its own size.
+    Labels have the map's georeference, and IGNORE where the map has no data. `long_side` is that of the copy that the
+    network sees; None leaves the map at its own size.
     """
     if unknown := [what for what in save if what not in FORMS]:
         raise OrdnetError(
@@ -126,7 +126,7 @@ def _write_labels(
     colours: Sequence[Colour],
     counts: np.ndarray,
 ) -> None:
-    """Labels as a tiled, compressed GeoTIFF with the classes' colours. `counts` (256,) becomes how often each is."""
+    """Labels as a tiled, compressed GeoTIFF with the classes' colours. `counts` (256,) receives each id's pixels."""
     from rasterio.windows import Window
 
     source = raster.file
@@ -156,7 +156,7 @@ def _write_labels(
 
 
 def _georeference(source: Any) -> dict[str, Any]:
-    """What places a file on the earth, as GDAL keeps it: a transform, ground control points, or a camera's model."""
+    """A file's place on the earth as GDAL keeps it: a transform, ground control points, or a camera model."""
     gcps, gcps_crs = source.gcps
     if gcps:
         return {"gcps": gcps, "crs": gcps_crs}
@@ -165,7 +165,7 @@ def _georeference(source: Any) -> dict[str, Any]:
 
 
 def _check_complete(path: Path, counts: np.ndarray, raster: Raster) -> None:
-    """GDAL writes its last blocks while closing, where a full disk is no error: so the file is read once more."""
+    """Read the file once more: GDAL writes its last blocks while closing, and reports no full disk there."""
     found = np.zeros_like(counts)
     with Raster(path) as file, raster.messages("written"):
         for ids, _ in _pieces(file):
@@ -175,7 +175,7 @@ def _check_complete(path: Path, counts: np.ndarray, raster: Raster) -> None:
 
 
 def _counted(ids: np.ndarray) -> np.ndarray:
-    """How often each of 256 ids stands in (H, W), a few rows at a time: numpy counts numbers eight times as wide."""
+    """How often each of 256 ids occurs in (H, W), a few rows at a time: numpy counts in a copy eight times as large."""
     step = max(1, 2**21 // ids.shape[1])
     bands = [np.bincount(ids[top : top + step].ravel(), minlength=256) for top in range(0, len(ids), step)]
     return np.sum(bands, axis=0)
@@ -191,7 +191,7 @@ def _pieces(labels: Raster) -> Iterator[tuple[np.ndarray, Any]]:
 
 
 def _look(parser: Any, raster: Raster, labels: Path, name: str) -> Parse:
-    """The map and its labels at a size that people can look at."""
+    """The map and its labels at a size fit for viewing."""
     height, width = fitted_size(*raster.shape[:2], KnownSize(_LOOK))
     everywhere = (slice(0, height), slice(0, width))
     with Raster(labels) as file:

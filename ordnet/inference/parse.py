@@ -1,4 +1,4 @@
-"""What a parser says about one picture, and how it is kept in files."""
+"""The parse of one picture, and the files it is saved as."""
 
 import glob
 import io
@@ -25,13 +25,13 @@ from ordnet.picture.overlay import QUICK_PNG, Colour, overlay, write_names
 
 PICTURES = ("overlay", "labels", "palette", "beside")
 """What `Parse.save` can draw: the picture with the classes over it; class ids as grey values; class ids with the
-classes' colours as palette; the picture and the overlay beside each other, with a legend."""
+classes' colours as palette; the picture and the overlay side by side, with a legend."""
 FORMS = (*PICTURES, "probabilities", "coco", "polygons")
 """What `Parse.save` can write: the pictures; the probability of every class at every pixel as an .npz file; a mask for
 each class as COCO JSON; regions as GeoJSON polygons."""
 _ENDINGS = {"probabilities": "npz", "coco": "json", "polygons": "geojson"}
 _BAND = 256
-"""Rows of a picture that are worked on at once."""
+"""Rows of a picture that are processed at once."""
 _BESIDE = 900
 """The longest side of the two pictures of `beside`, in pixels."""
 
@@ -63,7 +63,7 @@ class Parse:
         return f"<Parse of {self.name}, {width} x {height} px: {largest}>"
 
     def _repr_png_(self) -> bytes:
-        """How notebooks show a parse that is a cell's last line."""
+        """What notebooks show where a cell ends with a parse."""
         content = io.BytesIO()
         self.beside().save(content, "PNG", **QUICK_PNG)
         return content.getvalue()
@@ -100,7 +100,7 @@ class Parse:
 
     @property
     def nbytes(self) -> int:
-        """What the parse keeps in memory."""
+        """Bytes that the parse keeps in memory."""
         arrays = (self.pixels, self.labels, self.confidence)
         explainer: Any = self.__dict__.get("_explainer", self.compute_explainer)
         return sum(array.nbytes for array in arrays if array is not None) + getattr(explainer, "nbytes", 0)
@@ -115,7 +115,7 @@ class Parse:
     def attention(self, x: int, y: int) -> Attention:
         """What the position of pixel (x, y) attends to, and its gate.
 
-        The first call runs the network once more, further ones take milliseconds. A picture too large for one pass is
+        The first call runs the network once more, later ones take milliseconds. A picture too large for one pass is
         seen at a smaller scale (`Attention.scale`).
         """
         found = self._explainer.at(x, y)
@@ -126,13 +126,13 @@ class Parse:
         return self.compute_explainer()
 
     def beside(self, strength: float = 0.5) -> Image.Image:
-        """Picture and overlay beside each other, made smaller where they are large, with a legend of what occurs."""
+        """Picture and overlay side by side, reduced where they are large, with a legend of the classes that occur."""
         drawn = self.overlay(strength)
         factor = min(1.0, _BESIDE / max(drawn.size))
         size = max(1, round(drawn.width * factor)), max(1, round(drawn.height * factor))
         pair = [np.asarray(picture.resize(size, Image.Resampling.BOX)) for picture in (self.image, drawn)]
         key = [(f"{name} {share:.1%}", self.colours[self.classes.index(name)]) for name, share in self.areas().items()]
-        # a thin tall picture leaves no room for names below it; then the two stand above each other
+        # two very wide pictures are put above each other
         return contact_sheet(pair, 2 if drawn.width <= 3 * drawn.height else 1, key=key)
 
     def save(
@@ -145,7 +145,7 @@ class Parse:
     ) -> list[Path]:
         """Write STEM.overlay.png and so on for each of `pictures` (of FORMS), and STEM.json with the areas.
 
-        The JSON comes last: where it stands, the others are complete. `about` is added to it.
+        The JSON is written last: where it exists, the others are complete. `about` is added to it.
         """
         unknown = [what for what in pictures if what not in FORMS]
         if unknown:
@@ -176,7 +176,7 @@ class Parse:
             np.savez_compressed(file, probabilities=self.probabilities(), classes=np.array(self.classes))
 
     def _write_polygons(self, path: Path) -> None:
-        """In pixels, counted from the upper left corner to the right and down."""
+        """Coordinates are pixels, counted from the upper left corner to the right and down."""
         library()
         from affine import Affine
 
@@ -199,8 +199,8 @@ def file_of(base: Path, what: str) -> Path:
 
 
 def record_of(base: Path, files: Sequence[Path]) -> dict[str, Any] | None:
-    """What an earlier call wrote into BASE.json about a picture or a video, after these `files` of it; None where it
-    was not done, or not finished. A file that no call wrote is in the way of the next one: that is an error."""
+    """What an earlier call wrote into BASE.json about a picture or a video, once these `files` of it were complete;
+    None where there was no such call, or it did not finish. Files in the way that no call wrote are an error."""
     path = Path(f"{base}.json")
     if path.exists():
         record = _content(path)
@@ -209,7 +209,7 @@ def record_of(base: Path, files: Sequence[Path]) -> dict[str, Any] | None:
                 refuse_foreign([file for file in files if file.exists() and file.name not in _listed(record, base)])
             return record
         if record is None and any(Path(f"{base}.{kind}.png").exists() for kind in ("labels", "overlay", "beside")):
-            return None  # damaged, and the results it spoke of lie beside it
+            return None  # damaged, but its results are there
         files = [path]
     elif _unfinished(base).exists():
         return None
@@ -247,7 +247,7 @@ def refuse_foreign(files: Sequence[Path]) -> None:
 
 
 def refuse_one_name(out: Path, stems: Sequence[str]) -> None:
-    """With COCO JSON the results of a picture may need the name of another's, or of the file for all pictures."""
+    """With COCO JSON, a file of one picture may have the name of another's, or of the file for all pictures."""
     records = {Path(f"{out / stem}.json"): stem for stem in stems}
     for file in (out / "coco.json", *(file_of(out / stem, "coco") for stem in stems)):
         if file in records:
@@ -259,8 +259,8 @@ def refuse_one_name(out: Path, stems: Sequence[str]) -> None:
 
 @contextmanager
 def replacing(base: Path, files: Sequence[Path]) -> Iterator[None]:
-    """These `files` of BASE, and BASE.json, are written meanwhile. Where that is cut off, a mark says that what lies
-    there is ours."""
+    """Mark BASE as unfinished while its `files` and BASE.json are written, so that a later call knows, if this one is
+    cut off, that they are ours."""
     mark = _unfinished(base)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()

@@ -40,7 +40,7 @@ class Parser:
     """`parser(picture)` → Parse. Threads may share one parser.
 
     Pictures smaller than the network can take (one that is to be cut into 2 x 2 patches needs two positions on each
-    side) are continued with their last row and column; the result is cut back.
+    side) are padded by repeating their last row and column; the result is cropped.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Parser:
         long_side: int | None = None,
         least_long_side: int | None = None,
     ) -> None:
-        """`device` is cpu, cuda, cuda:1, mps …; without it the fastest there is. Pictures much larger than `long_side`
+        """`device` is cpu, cuda, cuda:1, mps …; by default the fastest there is. Pictures much larger than `long_side`
         are seen in a smaller copy, those much smaller than `least_long_side` in a larger one. With the `whole`
         protocol, what then has more than `whole_up_to` pixels is streamed, in tiles of `tile` px with a `halo`."""
         self._how = protocols.protocol(protocol) if isinstance(protocol, str) else protocol
@@ -77,7 +77,7 @@ class Parser:
 
     @property
     def long_side(self) -> int | None:
-        """The long side that larger pictures are brought to."""
+        """The long side to which larger pictures are reduced."""
         return self.known_size.most
 
     @property
@@ -92,16 +92,16 @@ class Parser:
         confidence: bool = False,
         attention: bool = False,
     ) -> Parse:
-        """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` hears of the tiles of a picture
-        that is streamed. With `confidence` the parse also knows how probable each pixel's class is; with `attention` it
-        keeps what `Parse.attention` needs, which otherwise runs the network once more."""
+        """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` is called for every tile of a
+        streamed picture. With `confidence` the parse also has the probability of each pixel's class; with `attention`
+        it keeps what `Parse.attention` needs, which otherwise runs the network once more."""
         return self._parse(read(picture), name_of(picture), progress, confidence, attention)
 
     def many(self, pictures: Iterable[Picture], batch: int | None = None) -> Iterator[Parse]:
         """One parse after the other, in order; the next picture is read while the network works.
 
-        Up to `batch` neighbours of one size go through the network together: a GPU gains by it, a CPU does not. Without
-        it 8 on a GPU and 1 on a CPU.
+        Up to `batch` neighbours of one size go through the network together: a GPU gains by it, a CPU does not. The
+        default is 8 on a GPU and 1 on a CPU.
         """
         batch = batch or (1 if self.device.type == "cpu" else 8)
         waiting: list[tuple[np.ndarray, str]] = []
@@ -133,9 +133,9 @@ class Parser:
     def label_parts(
         self, seen: stream.Pixels, size: tuple[int, int], step: int, progress: stream.Progress | None = None
     ) -> Iterator[tuple[Area, np.ndarray]]:
-        """Class ids of a picture of this `size` that is never there as a whole, area by area (stream.label_parts).
+        """Class ids of a picture of this `size` that is never held as a whole, area by area (stream.label_parts).
 
-        `seen` is the picture, or the smaller copy that the network is to see of it.
+        `seen` is the picture, or the smaller copy of it that the network is to see.
         """
         return stream.label_parts(
             self.net, seen, self.tile, self.halo, progress, size=size, whole_up_to=self.whole_up_to, step=step
@@ -143,12 +143,12 @@ class Parser:
 
     @property
     def streams(self) -> bool:
-        """Whether `label_parts` may be asked: the other protocols need the whole picture."""
+        """Whether `label_parts` may be called: the other protocols need the whole picture."""
         return self.protocol == "whole"
 
     @property
     def least_side(self) -> int:
-        """The shortest side in pixels that the network takes; shorter pictures are continued."""
+        """The shortest side in pixels that the network takes; smaller pictures are padded."""
         return self._least_side
 
     def _together(self, waiting: list[tuple[np.ndarray, str]]) -> Iterator[Parse]:
@@ -203,7 +203,7 @@ class Parser:
 
 
 class LaterExplainer:
-    """Makes an Explainer when it is called: of features (1, C, h, w) that a parse has kept, else of the pixels."""
+    """Makes an Explainer when called: from features (1, C, h, w) that a parse has kept, or else from the pixels."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ def name_of(picture: Picture) -> str:
 
 
 def find_device(name: str | None) -> torch.device:
-    """The device of that name, if it is there; without a name the fastest there is."""
+    """The device of that name, if it exists; without a name the fastest there is."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -309,7 +309,7 @@ def find_device(name: str | None) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
-        # torch answers with a list of all it has ever heard of, or with advice to its own builders
+        # torch answers with every device type it knows, or with advice for its own developers
         why = "" if reason.startswith(("Expected one of", "Could not run")) else f" ({reason})"
         raise OrdnetError(f"there is no device {name!r} here{why}; use cpu, or none to choose one") from None
     return device

@@ -30,14 +30,14 @@ from ordnet.inference.video import OnFrame, is_endless, predict_video, stem_of, 
 from ordnet.model.pixels import LARGER, KnownSize, fitted_size
 
 AT_ONCE = 4
-"""Pictures in the network at most, each with its share of the threads: more of them wait for Python's lock."""
+"""The most pictures in the network at once, each with its share of the threads: more would wait for Python's lock."""
 WRITERS = 4
 """Pictures being drawn and written: most of that time is spent waiting for the disk."""
 DECODED = 50_000_000
 """Pixels of all pictures under way, about 0.5 GB with what is drawn of them."""
 
 OnTiles = Callable[[Listed, int, int], object]
-"""Hears of a picture that is streamed: the tiles done, and all of them."""
+"""Called with a streamed picture, its tiles done so far, and all its tiles."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Outcome:
 
     picture: Listed
     skipped: bool = False
-    """Whether an earlier call had done it."""
+    """Whether an earlier call had parsed it."""
     failure: str | None = None
     """What is wrong with it, with its name."""
 
@@ -71,7 +71,7 @@ class Prediction:
     ) -> None:
         """`images` are files, folders or patterns, `save` some of FORMS, `options` the parser's.
 
-        `bands` and `stretch` are those of Raster; `tell` hears how a map is seen.
+        `bands` and `stretch` are those of Raster; `tell` is told how a map is seen.
         """
         unknown = [what for what in save if what not in FORMS]
         if unknown or not save:
@@ -80,7 +80,7 @@ class Prediction:
             raise OrdnetError("probabilities come from one pass over the picture: leave --protocol at whole")
         if out.exists() and not out.is_dir():
             raise OrdnetError(f"--out {out} is a file; give a folder")
-        # names are given before sharing out: all processes have to agree on them
+        # names are given before pictures are shared out: all processes have to agree on them
         self.remarks: list[str] = []
         found = find_pictures(images, leave_out=out, tell=self.remarks.append)
         # neighbours may lie in one shard
@@ -94,10 +94,10 @@ class Prediction:
         self.bands, self.stretch, self.tell = bands, stretch, tell
         self.parser, self.settings = _loaded(model, options)
         self.settings["strength"] = strength
-        self._own_scale = options.get("long_side") is None  # nobody asked for another
+        self._own_scale = options.get("long_side") is None  # no other was asked for
 
     def is_done(self, picture: Listed) -> bool:
-        """Whether all files are there and were made of this picture, as it is now, with this model and these settings.
+        """Whether all files exist and were made from this picture, as it is now, with this model and these settings.
 
         Results of another picture that has the same name are not for us to overwrite: that is an error.
         """
@@ -119,14 +119,14 @@ class Prediction:
     def run(self, force: bool = False, tell: OnTiles = lambda picture, done, total: None) -> Iterator[Outcome]:
         """Every picture's outcome, in order. What was done already is done again only with `force`.
 
-        One is decoded and others are drawn and written while the network works. On a CPU several pictures with a part
-        of the threads each are done sooner than one after the other with all of them.
+        While the network works, the next picture is decoded and earlier ones are drawn and written. On a CPU, several
+        pictures at once with a share of the threads each are done sooner than one at a time with all of them.
         """
         if "coco" in self.save and not force and self._whole.exists() and not is_merged(self._whole):
             refuse_foreign([self._whole])
         threads = torch.get_num_threads()
         at_once = max(1, min(AT_ONCE, threads, len(self.pictures)))
-        # one more, which decodes meanwhile
+        # one more thread, which decodes meanwhile
         computing = ThreadPoolExecutor(at_once + 1, "ordnet-parse")
         writing = ThreadPoolExecutor(WRITERS, "ordnet-write")
         network = threading.Semaphore(at_once)
@@ -134,7 +134,7 @@ class Prediction:
         over = threading.Event()
 
         def heard(picture: Listed, done: int, total: int) -> None:
-            if over.is_set():  # a map may take hours; whoever ends this does not wait for it
+            if over.is_set():  # a map may take hours, and stopping must not wait for it
                 raise OrdnetError(f"{picture.path}: stopped after {done} of {total} tiles")
             tell(picture, done, total)
 
@@ -154,7 +154,7 @@ class Prediction:
                         return writing.submit(room.leave, share)
                     pixels = read(open_rgb(picture.path, stretch=True) if self.stretch else picture.path)
                     with network:
-                        # a thread's own number: as many pictures of this size as there is room for share them
+                        # this number is per thread: as many pictures of this size as there is room for share them
                         torch.set_num_threads(max(1, threads // max(1, min(at_once, int(1 / max(share, 1e-3))))))
                         parse = self.parser(pixels, lambda done, total: heard(picture, done, total))
                 return writing.submit(written, picture, parse, about, share)
@@ -177,13 +177,13 @@ class Prediction:
                     yield _outcome(*waiting.popleft())
             while waiting:
                 yield _outcome(*waiting.popleft())
-        finally:  # also where nobody wants to hear of the rest
+        finally:  # also when the caller stops early
             over.set()
             computing.shutdown(cancel_futures=True)
             writing.shutdown()
 
     def _share_of_memory(self, picture: Listed) -> float:
-        """The part of what pictures under way may take together that this one takes; 1 and more if it goes alone."""
+        """This picture's share of the memory for all pictures under way; 1 or more if it has to go alone."""
         try:
             with opened(picture.path) as image:
                 width, height = image.size
@@ -193,7 +193,7 @@ class Prediction:
         return max(width * height / DECODED, seen / max(1, self.parser.whole_up_to))
 
     def merge_coco(self) -> int:
-        """Write coco.json of what was written of all pictures; how many those are."""
+        """Join the COCO files that were written of the pictures into coco.json; returns their number."""
         bases = [self.out / picture.stem for picture in self.pictures]
         files = [file_of(base, "coco") for base in bases if f"{base.name}.coco.json" in results.written_of(base)]
         there = [file for file in files if file.exists()]
@@ -201,7 +201,7 @@ class Prediction:
         return len(there)
 
     def _files(self, picture: Listed, about: dict[str, Any]) -> list[Path]:
-        """What is written of it before its JSON."""
+        """The files that are written for it before its JSON."""
         base = self.out / picture.stem
         return map_files(base, self.save) if "map" in about else [file_of(base, what) for what in self.save]
 
@@ -226,7 +226,7 @@ class Prediction:
         if not needs_windows(picture.path, self.bands):
             return about
         about |= {"map": True, **({"bands": list(self.bands)} if self.bands else {})}
-        # a map is no scene of a certain size: where nobody asks for a scale, it is seen at its own
+        # a map is not a scene of a certain size: unless a scale is asked for, it is seen at its own
         return {**about, "long_side": None} if self._own_scale and is_georeferenced(picture.path) else about
 
 
@@ -288,7 +288,7 @@ class VideoPrediction:
 
 
 class _Room:
-    """Memory for pictures under way, as shares of 1. One that needs all of it, or more, goes alone."""
+    """Memory for pictures under way, as shares of 1. A picture that needs all of it, or more, goes alone."""
 
     def __init__(self) -> None:
         self._free = 1.0
@@ -307,7 +307,7 @@ class _Room:
 
 
 def _outcome(picture: Listed, parsed: "Future[Future[None] | None]") -> Outcome:
-    """Waits until the picture has been parsed and written."""
+    """Wait until the picture has been parsed and written."""
     try:
         writing = parsed.result()
         if writing is not None:
@@ -320,18 +320,18 @@ def _outcome(picture: Listed, parsed: "Future[Future[None] | None]") -> Outcome:
 
 @contextmanager
 def _named(picture: Listed) -> Iterator[None]:
-    """Memory that ran out is an error that names the picture."""
+    """Turn running out of memory into an error that names the picture."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # torch has a type of its own only for GPUs that are full
+        # torch has an exception of its own only for full GPUs
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         raise OrdnetError(f"{picture.path}: not enough memory; with a smaller --whole-up-to it is streamed") from None
 
 
 def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The parser, and what says whether a later call has the same."""
+    """The parser, and the settings by which a later call recognises results of the same one."""
     file = find(model)
     parser = load(file, **options)
     return parser, {
@@ -343,7 +343,7 @@ def _loaded(model: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def _state(path: Path) -> dict[str, int]:
-    """The file as it is now."""
+    """Size and modification time, to notice that a file has changed."""
     found = stamp(path)
     if found is None:
         raise OrdnetError(f"{path} cannot be read: it is gone, or no file")

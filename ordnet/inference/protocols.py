@@ -1,12 +1,12 @@
-"""How a picture is tested: `whole`, `multiscale`, `encnet`. Every score says which of them it was measured with.
+"""Ways to test a picture: `whole`, `multiscale`, `encnet`. Every score says which of them it was measured with.
 
     whole        one pass at the picture's own size, no flips
     multiscale   the whole picture at several scales of its own size, each also flipped; mean of the softmax
     encnet       EncNet's windows: crop x crop, at scales of a base size, flipped, sums of exponentials
 
-Each protocol runs the network first and keeps the small scores, before upsampling. What it makes of them is a `RowMap`,
-so that `labels` needs little memory whatever the number of classes; the functions named after the protocols return
-the scores themselves. Upsampling is linear: two maps of the same size may be added before it, and flipped.
+Each protocol runs the network first and keeps the small scores, before upsampling. It turns them into a `RowMap`, so
+that `labels` needs little memory whatever the number of classes; the functions named after the protocols return the
+scores themselves. Upsampling is linear and symmetric: maps of the same size can be added and flipped before it.
 
 Pictures are normalised, (1, 3, H, W). Any module that maps them to scores (1, K, H, W) can be tested.
 """
@@ -31,7 +31,7 @@ from ordnet.model.pixels import black
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a scaled picture that one pass of the network sees; what it lacks to crop x crop is padding."""
+    """The part of a scaled picture that one pass of the network sees, padded where it is smaller than crop x crop."""
 
     top: int
     left: int
@@ -69,17 +69,17 @@ def windows(height: int, width: int, crop: int) -> list[Window]:
 
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 Look = Callable[[Tensor], object]
-"""Sees the features that go into the block."""
+"""Called with the features that go into the block."""
 PROTOCOLS = ("whole", "multiscale", "encnet")
 BASE, CROP = 520, 480
-"""EncNet's sizes for PASCAL-Context, where a checkpoint does not say its own."""
+"""EncNet's sizes for PASCAL-Context, for checkpoints that do not state their own."""
 SINGLE = 80.0
 """Sums of exponentials of scores up to ±80 can be held in single precision."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way of testing, with all its numbers; made by `protocol`, which refuses what does not exist."""
+    """One way of testing, with all its numbers."""
 
     name: str = "whole"
     base: int = BASE
@@ -105,7 +105,7 @@ class Protocol:
         return min(self.scales) if self.name == "multiscale" else 1.0
 
     def details(self) -> dict[str, Any]:
-        """The settings that are told with a score beside the protocol's name."""
+        """The settings that are reported with a score besides the protocol's name."""
         details: dict[str, Any] = {"scales": list(self.scales), "flips": True} if self.flips else {}
         return details | ({"base": self.base, "crop": self.crop} if self.name == "encnet" else {})
 
@@ -133,8 +133,8 @@ def labels(
 
     Labels have the image's size, or another `size` (H, W) where the image is a smaller copy of the picture.
 
-    `confidence` (H, W) is filled with the probability of each pixel's class. `look` sees the block's input of every
-    pass of the network.
+    `confidence` (H, W) is filled with the probability of each pixel's class. `look` is called with the block's input,
+    by the `whole` protocol only.
     """
     how = Protocol(how) if isinstance(how, str) else how
     with _testing(net, image):
@@ -168,9 +168,9 @@ def multiscale(net: nn.Module, image: Tensor, scales: Sequence[float] = SCALES) 
 def encnet(net: nn.Module, image: Tensor, base: int = 520, crop: int = 480, scales: Sequence[float] = SCALES) -> Tensor:
     """EncNet's sums (1, K, H, W): positive, not normalised.
 
-    For each scale the long side becomes ceil(base · scale). Scores of overlapping windows are averaged, each
-    exp(logits + flipped back logits of the flipped window), resized to the picture and summed over the scales.
-    Networks so certain that single precision cannot hold the exponentials get double precision.
+    For each scale the long side becomes ceil(base · scale). A window's scores are exp(logits + logits of the flipped
+    window, flipped back); they are averaged where windows overlap, resized to the picture and summed over the scales.
+    Double precision is used for networks so certain that single precision cannot hold the exponentials.
     """
     how = Protocol("encnet", base, crop, tuple(scales))
     with _testing(net, image):
@@ -179,10 +179,10 @@ def encnet(net: nn.Module, image: Tensor, base: int = 520, crop: int = 480, scal
 
 @contextmanager
 def _testing(net: nn.Module, image: Tensor) -> Iterator[None]:
-    """The picture checked, evaluation mode (the network's own mode comes back afterwards), no gradients."""
+    """Check the picture; then evaluation mode, restored afterwards, and no gradients."""
     if image.dim() != 4 or image.shape[:2] != (1, 3) or image.numel() == 0:
         raise OrdnetError(f"a protocol tests one picture (1, 3, H, W) at a time, got {tuple(image.shape)}")
-    # setting the mode of every module takes longer than looking at it
+    # setting the mode of every module takes longer than reading it
     training = [module for module in net.modules() if module.training]
     for module in training:
         module.training = False
@@ -250,7 +250,7 @@ def _encnet(net: nn.Module, image: Tensor, how: Protocol) -> RowMap:
 def _window_scores(
     net: nn.Module, image: Tensor, height: int, width: int, grid: Sequence[Window], crop: int
 ) -> list[Tensor]:
-    """Small scores of each window at one scale, plus the flipped back ones of the flipped window."""
+    """Small scores of each window at one scale, plus those of the flipped window, flipped back."""
     picture = F.interpolate(image, (height, width), mode="bilinear", align_corners=True)
     scores = []
     for window in grid:
@@ -284,5 +284,5 @@ def _mean_of_windows(height: int, width: int, grid: Sequence[Window], parts: Seq
 
 
 def _together(maps: Sequence[RowMap], rows: Callable[[int, int], Tensor]) -> RowMap:
-    """A map of the same size made from the rows of several."""
+    """A map whose `rows` are made from those of several maps of the same size."""
     return RowMap(maps[0].height, maps[0].width, maps[0].dtype, max(each.cost for each in maps), rows)

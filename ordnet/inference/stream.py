@@ -1,17 +1,17 @@
 """Pictures of any size in bounded memory, with exact global and patch context.
 
-The network runs tile by tile, several times over the picture: first to add up what the omni-range block needs to know
-of the whole map, last to give the scores. Tiles look beyond their edges by a halo, so that convolutions see what they
-would see in the whole picture; at the picture's own edge the halo ends, and padding is what it always is.
+The network runs tile by tile, several times over the picture: first to add up the sums that the omni-range block needs
+over the whole map, last to compute the scores. Each tile is extended by a halo, so that convolutions see what they
+would see in the whole picture; at the picture's own edge the halo ends, and layers pad as always.
 
-The context is a sum over the whole picture whatever the halo. With a halo that covers the backbone's receptive field
-the result is that of one pass: so it is without being asked for tiny, mobilenet_v2, resnet18 and resnet50(s). The
-deeper ResNets see 425 to 727 px to each side, of which the outer ones hardly count: there the halo ends at HALO.
-What a halo too small costs, for mobilenet_v2 (which sees 245 px) and tiles of 256 px, as the mean difference of scores
+The context is a sum over the whole picture whatever the halo. With a halo that covers the backbone's receptive field,
+the result is that of one pass; the default halo does so for tiny, mobilenet_v2, resnet18 and resnet50(s). The deeper
+ResNets see 425 to 727 px to each side, of which the outer ones hardly count: there the default halo ends at HALO.
+The cost of too small a halo, for mobilenet_v2 (which sees 245 px) and tiles of 256 px, as the mean difference of scores
 in their standard deviations: halo 0 px 7 %, 64 px 2 %, 128 px 0.4 %, 192 px 0.03 %, 256 px none.
 
 Blocks that attend with a softmax have no such sums, and some of timm's backbones look at the whole picture at once.
-They are run on overlapping windows: what is further away than a window they do not see, and a warning says so.
+They run on overlapping windows and see nothing beyond them; a warning says so.
 """
 
 import warnings
@@ -32,17 +32,17 @@ from ordnet.model.pixels import to_input
 TILE = 1024
 """Side of a tile in pixels, without its halo."""
 HALO = 256
-"""The widest halo in pixels that is taken without being asked for."""
+"""The widest default halo in pixels."""
 
 PART = 2048
-"""The longest side in pixels of what is handed on at once."""
+"""The longest side in pixels of the areas that are yielded."""
 
 Progress = Callable[[int, int], object]
-"""Receives how many tiles are done, and of how many."""
+"""Called with the number of tiles done, and of all tiles."""
 
 
 class Pixels(Protocol):
-    """RGB (H, W, 3) uint8: an array, or whatever reads a part of a picture when it is asked for it."""
+    """RGB (H, W, 3) uint8: an array, or an object that reads parts of a picture on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -61,7 +61,7 @@ def labels(
 ) -> np.ndarray:
     """RGB (H, W, 3) uint8 → class ids (H, W) uint8; `confidence` (H, W) is filled with their probabilities.
 
-    Where the pixels are a smaller copy of a picture, the scores are enlarged to its `size`.
+    Where the pixels are a resized copy of a picture, the scores are brought to its `size`.
     """
     result = np.empty(size or pixels.shape[:2], dtype=np.uint8)
     for area, ids in label_parts(net, pixels, tile, halo, progress, confidence, size):
@@ -103,7 +103,7 @@ def scores(
     progress: Progress | None = None,
     size: tuple[int, int] | None = None,
 ) -> Tensor:
-    """RGB (H, W, 3) uint8 → scores (K, H, W), which need the memory for themselves: 4 K bytes per pixel."""
+    """RGB (H, W, 3) uint8 → scores (K, H, W), which take 4 K bytes of memory per pixel."""
     result = torch.empty(net.classes, *(size or pixels.shape[:2]), dtype=next(net.parameters()).dtype)
     with torch.inference_mode():
         for (rows, columns), strips_of in _scores_by_part(net, pixels, tile, halo, progress, size):
@@ -123,15 +123,19 @@ def _why_windows(net: Network) -> str | None:
 
 
 class Features:
-    """The feature maps of a picture; any area of them is computed when asked for."""
+    """The feature maps of a picture; any area of them is computed on demand."""
 
     def __init__(self, net: Network, pixels: Pixels, halo: int | None) -> None:
-        """`halo` in pixels; without it the backbone's receptive field, but no more than HALO."""
+        """`halo` is in pixels; by default the backbone's receptive field, but no more than HALO."""
         self.net = net
         self.pixels = pixels
-        self.stride = net.backbone.output_stride
+        self.stride = net.block_stride
         self.height, self.width = (-(-side // self.stride) for side in pixels.shape[:2])
-        wanted = min(net.backbone.reach or 0, HALO) if halo is None else halo
+        self.step = net.backbone.output_stride // self.stride
+        """Tiles begin at multiples of so many positions, where the backbone's coarsest map has one of its own."""
+        # enlarging the coarsest map looks at its next positions too
+        reach = (net.backbone.reach or 0) + (net.backbone.output_stride if self.step > 1 else 0)
+        wanted = min(reach, HALO) if halo is None else halo
         self.halo = -(-wanted // self.stride)  # whole positions, so that tiles start at multiples of the stride
 
     def block_input(self, area: Area) -> Tensor:
@@ -144,17 +148,22 @@ class Features:
         return finer, features
 
     def _maps(self, area: Area, levels: tuple[int, ...]) -> list[Tensor]:
-        rows, columns = wider = grown(area, self.halo, self.height, self.width)
+        rows, columns = (
+            slice(span.start // self.step * self.step, span.stop)
+            for span in grown(area, self.halo, self.height, self.width)
+        )
         s = self.stride
         part = self.pixels[rows.start * s : rows.stop * s, columns.start * s : columns.stop * s]
-        here = inside(area, wider)
+        here = inside(area, (rows, columns))
+        found = self.net.backbone(to_input(part, self.net), (*levels, *self.net.neck_levels))
+        strides = [*(self.net.backbone.strides[level] for level in levels), s]
         maps = []
-        found = self.net.backbone(to_input(part, self.net), levels=(*levels, -1))
-        for level, features in zip((*levels, -1), found, strict=True):
-            factor = s // self.net.backbone.strides[level]
-            rows, columns = scaled(here, factor, features.shape[2], features.shape[3])
+        for stride, features in zip(
+            strides, [*found[: len(levels)], self.net.joined(found[len(levels) :])], strict=True
+        ):
+            rows, columns = scaled(here, s // stride, features.shape[2], features.shape[3])
             maps.append(features[:, :, rows, columns])
-        return [*maps[:-1], self.net.neck(maps[-1])]
+        return maps
 
 
 Strips = Iterator[tuple[slice, Tensor]]
@@ -172,10 +181,10 @@ def _scores_by_part(
     step: int = 1,
 ) -> Iterator[tuple[Area, Strips]]:
     """Areas that together cover the picture, and their scores."""
-    if tile < net.backbone.output_stride:
-        raise OrdnetError(f"a tile of {tile} px is smaller than the network's stride of {net.backbone.output_stride}")
+    if tile < net.block_stride:
+        raise OrdnetError(f"a tile of {tile} px is smaller than the network's stride of {net.block_stride}")
     height, width = size = size or (pixels.shape[0], pixels.shape[1])
-    # tiles are cut where the results are, which may be larger than what the network sees
+    # tiles are cut from the result, which may be larger than what the network sees
     enlarged = max(height / pixels.shape[0], width / pixels.shape[1])
     result_tiles = tiles(height, width, int(tile * enlarged), step)
     if pixels.shape[0] * pixels.shape[1] <= whole_up_to:
@@ -197,7 +206,7 @@ Axes = Callable[[Area], tuple[Axis, Axis]]
 
 
 def _axes_of(net: Network, pixels: Pixels, size: tuple[int, int], place: Area | None = None) -> Axes:
-    """For small scores of the whole picture, or of one `place` among them."""
+    """`Axes` for small scores of the whole picture, or of one `place` among them."""
 
     def axes(area: Area) -> tuple[Axis, Axis]:
         rows, columns = (
@@ -229,8 +238,8 @@ def _streamed(
     if block:
         block.learn(lambda: ((area, features.block_input(area)) for area in count.each(map_tiles)))
 
-    finer_by = net.backbone.output_stride // net.stride  # positions of the scores by those of the block's map
-    # what the head, the decoder and the block's fusion see of their neighbours, in positions of the block's map
+    finer_by = net.block_stride // net.stride  # positions of the scores per position of the block's map
+    # how far the head, the decoder and the block's fusion see, in positions of the block's map
     seen = -(-receptive_field(net.head) // finer_by) + net.decoder.reach + net.block.reach
     whole_axes = _axes_of(net, pixels, size)
     for area in count.each(areas):
@@ -256,7 +265,7 @@ def _windows(
     progress: Progress | None,
     reason: str,
 ) -> Iterator[tuple[Area, Tensor, Axes]]:
-    """Every area with its surroundings through the whole network, as if the rest of the picture were not there."""
+    """Run every area with its surroundings through the network, as if the rest of the picture did not exist."""
     beyond = HALO if halo is None else halo
     warnings.warn(
         f"{reason}: the picture is parsed in windows of {tile + 2 * beyond} px that know nothing of each other",

@@ -1,10 +1,10 @@
-"""The one way up: small scores → scores and labels of any part of the picture, in the whole picture's coordinates.
+"""Upsampling: small scores → scores and labels of any part of the picture, in the whole picture's coordinates.
 
-150 classes at 1024x2048 take 1.2 GB, and a protocol adds up a dozen such maps. So a map is a recipe for any of its rows
-(`RowMap`): maps are resized, summed and reduced to labels in bands of a few megabytes, and never held whole. Streaming
-knows only a part of the scores at a time: `axis` and `strips` upsample that part. In both, a pixel has the coordinates
-of the whole map (`sources`): the result is that of `F.interpolate` on all of it. `Places` says by the same rule where
-the positions of a feature map lie in the picture.
+150 classes at 1024x2048 take 1.2 GB, and a protocol adds up a dozen such maps. So a map is a function that computes any
+of its rows (`RowMap`): maps are resized, summed and reduced to labels in bands of a few megabytes, and never held
+whole. Streaming knows only a part of the scores at a time: `axis` and `strips` upsample that part. In both, a pixel has
+the coordinates of the whole map (`sources`): the result is that of `F.interpolate` on all of it. `Places` says by the
+same rule where the positions of a feature map lie in the picture.
 
 Shapes: K classes · H x W map.
 """
@@ -23,24 +23,24 @@ from ordnet.errors import OrdnetError
 from ordnet.model.branches import Patch
 
 BAND = 2**21
-"""Numbers in one band: small enough for the processor's cache, large enough to keep Python out of the way."""
+"""Numbers in one band: small enough for the processor's cache, large enough to hide Python's overhead."""
 
 
 @dataclass(frozen=True)
 class RowMap:
-    """A map (1, K, height, width) whose rows are made when they are asked for."""
+    """A map (1, K, height, width) whose rows are computed on demand."""
 
     height: int
     width: int
     dtype: torch.dtype
     cost: float
-    """Numbers that it takes to make one row, so that bands can be cut to size."""
+    """Numbers that computing one row takes, from which the height of bands follows."""
     rows: Callable[[int, int], Tensor]
     """(first, end) → (1, K, end − first, width)."""
 
 
 def numbers(scores: Tensor) -> Tensor:
-    """The same scores; an error where some are not finite: they would all look like the first class, and certain."""
+    """The same scores; an error if some are not finite, which would look like the first class with certainty."""
     if not scores.isfinite().all():
         raise OrdnetError(
             "the network's scores are not finite: its weights are damaged or its training went wrong; "
@@ -50,7 +50,7 @@ def numbers(scores: Tensor) -> Tensor:
 
 
 def held(scores: Tensor) -> RowMap:
-    """A `RowMap` of a map (1, K, H, W) that is in memory already."""
+    """The `RowMap` of a map (1, K, H, W) that is in memory already."""
     _, classes, height, width = scores.shape
     return RowMap(height, width, scores.dtype, classes * width, lambda first, end: scores[:, :, first:end])
 
@@ -84,7 +84,7 @@ def resized(source: RowMap, height: int, width: int, align_corners: bool) -> Row
 def sources(
     pixels: Tensor, side: int, positions: int, align_corners: bool, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """Where some pixels (n,) of a side lie among the positions it is made of, with fractions: F.interpolate's rule.
+    """Where pixels (n,) of a side lie among the positions it is upsampled from, with fractions: F.interpolate's rule.
 
     The step from pixel to pixel is rounded as F.interpolate rounds it, in the precision of the scores.
     """
@@ -98,7 +98,7 @@ def sources(
 
 
 def _widened(scores: Tensor, width: int, align_corners: bool) -> Tensor:
-    """Resized along the rows only."""
+    """The scores resized to another width; the height stays."""
     if scores.shape[3] == width:
         return scores
     return F.interpolate(scores, (scores.shape[2], width), mode="bilinear", align_corners=align_corners)
@@ -176,7 +176,7 @@ class Axis:
     high: Tensor
     """Indices (n,) into `positions`."""
     weight: Tensor
-    """How far each pixel is on its way from low to high (n,), in 0..1."""
+    """Where each pixel lies between low and high (n,), 0..1."""
 
 
 def axis(pixels: slice, picture: int, positions: int, align_corners: bool) -> Axis:
@@ -185,7 +185,7 @@ def axis(pixels: slice, picture: int, positions: int, align_corners: bool) -> Ax
 
 
 def axis_of_part(pixels: slice, scale: float, part: slice, positions: int, align_corners: bool) -> Axis:
-    """The same where the positions are made of a `part` of a copy `scale` times as large as the picture."""
+    """The same for positions that cover a `part` of a copy `scale` times as large as the picture."""
     places = (torch.arange(pixels.start, pixels.stop, dtype=torch.float64) + 0.5) * scale - 0.5 - part.start
     return _axis(sources(places, part.stop - part.start, positions, align_corners), positions)
 
@@ -219,10 +219,10 @@ Size = Sequence[int]
 
 @dataclass(frozen=True)
 class Places:
-    """The picture was made smaller to `copy`, continued to `padded`, and became a map of `shape` positions.
+    """Where positions lie in the picture, which was resized to `copy`, padded to `padded`, and gave `shape` positions.
 
-    Between positions and pixels stands the rule by which the network upsamples its scores: a pixel's position is the
-    one that counts most in its scores.
+    The rule is that by which the network upsamples its scores: a pixel belongs to the position that counts most in
+    its scores.
     """
 
     picture: Size
@@ -236,7 +236,7 @@ class Places:
         return int(self._nearest(0)[y]), int(self._nearest(1)[x])
 
     def pixel(self, row: int, column: int) -> tuple[int, int]:
-        """x and y of the pixel in the middle of the position's own; of the nearest one, where padding has all."""
+        """x and y of the middle one of the position's pixels, or of the nearest pixel if all of them are padding."""
         middles = []
         for side, place in ((1, column), (0, row)):
             nearest = self._nearest(side)

@@ -30,14 +30,14 @@ from ordnet.picture.overlay import QUICK_PNG, overlay
 
 ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 _FORMATS = ("mov", "matroska", "webm", "avi", "mpeg", "mpegts", "mpegvideo", "m4v")
-"""Containers that are read, by FFmpeg's names: of others some are lists of further files and addresses."""
+"""Containers that are read, by FFmpeg's names; some others are lists of further files and addresses."""
 _CAMERA = "/dev/video"
 _AHEAD = 4
 """Frames that wait between two threads."""
 _CODECS = ("libx264", "libopenh264", "mpeg4")
 """The first that PyAV was built with is used."""
 OnFrame = Callable[[int, int | None, float], object]
-"""Is told how many frames are done, of how many where that is known, and frames a second so far."""
+"""Called with the frames done, their total where it is known, and the frames per second so far."""
 Areas = tuple[int, float, np.ndarray]
 """A frame's number, its time in seconds, and the share of each class."""
 
@@ -71,7 +71,7 @@ class Video:
                 f"-i {self.source} -f mpegts udp://127.0.0.1:5000`, and name udp://127.0.0.1:5000 here"
             )
         self.endless = is_endless(self.source)
-        # a file that is a play list in truth would have other files or addresses opened
+        # a playlist in disguise would make FFmpeg open other files or addresses
         options = {} if self.endless else {"protocol_whitelist": "file", "format_whitelist": ",".join(_FORMATS)}
         try:
             source = self.source if self.endless else str(regular_file(self.source))
@@ -96,7 +96,7 @@ class Video:
         self.frames: int | None = self._stream.frames or None
 
     def read(self) -> Iterator[Frame]:
-        """The frames, in the order of showing. One that is broken is named in `broken` and left out."""
+        """The frames in display order. Broken ones are named in `broken` and left out."""
         av = _library()
         numbers = itertools.count()
         last = -1.0
@@ -202,7 +202,7 @@ def is_video(word: str) -> bool:
 
 
 def is_endless(source: str) -> bool:
-    """A camera or a stream ends when somebody ends it, with Ctrl-C; what came until then is kept."""
+    """Whether it is a camera or a stream, which only Ctrl-C ends; the frames until then are kept."""
     return "://" in source or source.startswith(_CAMERA)
 
 
@@ -292,7 +292,7 @@ class _Encoder:
         except BaseException as error:
             strange = isinstance(error, _library().FFmpegError)
             self._error = OrdnetError(f"the video cannot be written: {error}") if strange else error
-            while not self._ended:  # whoever adds must not wait for ever
+            while not self._ended:  # `add` must not wait for ever
                 self._next()
 
     def _next(self) -> tuple[Frame, np.ndarray] | None:

@@ -1,4 +1,4 @@
-"""2: image → class scores."""
+"""Networks: picture → class scores."""
 
 from ordnet import submodules
 

@@ -6,7 +6,7 @@ Shapes: B batch · C channels · D query/key channels · E value channels · N p
     factored   y_i = M q_i  with  M = 1/N Σ_j v_j k_jᵀ                       the same sum in another order
 
 The factored form needs neither the map nor v: Σ v kᵀ = Wv (Σ x kᵀ) + bv (Σ k)ᵀ. All it takes from the positions are
-three sums, which may be added up piece by piece. Both forms use the same parameters and give the same result.
+three sums, which can be added up piece by piece. Both forms use the same parameters and give the same result.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 QUERY_BLOCK = 1024
-"""Queries whose softmax rows are held at once when column sums are taken."""
+"""Queries whose softmax rows are held at once while column sums are computed."""
 
 
 class SelfAttention(nn.Module):
@@ -118,7 +118,7 @@ def sums_of(x: Tensor, k: Tensor) -> Sums:
 
 
 def small_matrix(attention: SelfAttention, sums: Sums, columns: slice) -> Tensor:
-    """M = 1/N Σ v kᵀ (B, E, D) of the attention whose keys stand in `columns` of the sums."""
+    """M = 1/N Σ v kᵀ (B, E, D) of the attention whose keys are in `columns` of the sums."""
     value, bias = matrix(attention.value), wide(bias_of(attention.value))
     outer, keys = sums.outer[..., columns], sums.keys[..., columns]
     return (value @ outer + bias[:, None] * keys[:, None]) / sums.count

@@ -1,11 +1,11 @@
-"""Other methods' blocks: features (B, C, H, W) → context (B, 512, H, W).
+"""Other methods' blocks: features (B, C, H, W) → context (B, width, H, W); the width is 512, ASPP's 256.
 
-InterlacedSSA, DANet and Basic SA are those of the paper's compute table. Layer sizes are those whose operation counts
-give the table's figures at 2048x128x128. All attend with softmax and build their maps, as the public code of each does.
+InterlacedSSA, DANet and Basic SA are those of the paper's compute table, with layer sizes whose operation counts give
+the table's figures at 2048x128x128. All attend with softmax and build their maps, as the public code of each does.
 
-DeepLabV3's dilated convolutions side by side and PSPNet's pooling pyramid are context without attention. Layer sizes
-are the papers'. Maps that are pooled to a few positions get no batch norm: with one picture in the batch it would see a
-single value per channel.
+DeepLabV3's dilated convolutions side by side and PSPNet's pooling pyramid are context without attention, with
+the layer sizes of their papers. Maps pooled to a few positions get no batch norm: with one picture in the batch it
+would see a single value per channel.
 
 Shapes: B batch · D key channels · N positions.
 """
@@ -74,7 +74,7 @@ class Interlaced(_Softmax):
     """InterlacedSSA: attention among positions 1/8 of the map apart, then inside blocks of 8 x 8 positions."""
 
     GROUP = 8
-    builds_maps = False  # its groups grow with the side of the map only
+    builds_maps = False  # 64 groups of N/64 positions: no map is larger than N/64 x N/64
     unexplained = (
         "attends in two steps, the second to results of the first: "
         "no position has a row of attention of its own to show"

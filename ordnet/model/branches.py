@@ -3,10 +3,11 @@
 `MiddleRange`: self-attention inside each of p x p patches (the paper's Fig. 3).
 
 `LongRange`: self-attention over the whole map, its output gated by what each position contributes to all others
-(Fig. 5, Eq. 5–6). The paper's gate is the sigmoid of an unbounded sum, which fast steps push far into saturation: the
-whole map shuts, and a shut gate gets no gradient. `gate_logits="standard"` takes its deviation from the map's mean in
-standard deviations instead, with a learnt gain and bias. The gate then stays open somewhere and closed elsewhere
-whatever the features' scale. Mean and deviation over the map derive from sums that the factored form has anyway.
+(Fig. 5, Eq. 5–6). The paper's gate is the sigmoid of an unbounded sum, which high learning rates push far into
+saturation: the gate closes over the whole map, and a closed gate gets no gradient. `gate_logits="standard"` takes the
+sum's deviation from the map's mean in standard deviations instead, with a learnt gain and bias. The gate then stays
+open in some places and closed in others whatever the features' scale. Mean and deviation over the map derive from sums
+that the factored form has anyway.
 
 Shapes: B batch · C channels · D key channels · N positions.
 """
@@ -58,7 +59,7 @@ class MiddleRange(nn.Module):
 
 
 EPSILON = 1e-6
-"""Added to the variance of the gate's logits over the map, which is 0 on a map of one colour."""
+"""Added to the variance of the gate's logits over the map, which is 0 on a constant map."""
 
 
 class LongRange(nn.Module):
@@ -112,7 +113,7 @@ class LongRange(nn.Module):
         """Vector u (B, C) and number c (B, 1) with u · x_i + c = the gate's logit at position i.
 
         Column sums are Σ_j q_j · k_i = k_i · s with s = Σ q, and k_i = Wk x_i + bk: so u = Wkᵀ s and c = bk · s, and
-        Σ q = Wq Σ x + N bq needs no pass of its own. Row sums the other way round.
+        Σ q = Wq Σ x + N bq needs no pass of its own. For row sums, queries and keys swap roles.
         """
         query, key = self.attention.query, self.attention.key
         if self.gate == "out":

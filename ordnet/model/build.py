@@ -1,12 +1,12 @@
 """Names → networks, and the ImageNet weights of their backbones. The only reader of ModelConfig.
 
 `model.weights: imagenet` takes the file of the Hugging Face hub that `SOURCES` names for the backbone. It is fetched
-once, its content is compared with the hash that the hub gives for it, and it stays in the hub's cache. The commit that
-it came from is said, and later runs on this computer take the same (ordnet/model/hub.py). ORDNET_HUB=FOLDER stands for
-the hub where there is no network: FOLDER/user/name/file as on the hub, or simply FOLDER/BACKBONE_imagenet.safetensors.
+once, its content is compared with the hash that the hub gives for it, and it stays in the hub's cache. The commit it
+came from is reported, and later runs on this computer use the same one (ordnet/model/hub.py). Without a network,
+ORDNET_HUB=FOLDER replaces the hub: FOLDER/user/name/file as on the hub, or simply FOLDER/BACKBONE_imagenet.safetensors.
 
-Without a network and without a mirror, the backbone of a model that comes with the package stands in where it is the
-same network. It has been trained further on that model's pictures, which is said.
+Without a network and without a mirror, the backbone of a shipped model stands in where it is the same network. It has
+been trained further on that model's pictures, so a message says which one it is.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from ordnet.model.backbones.timm import PREFIX as TIMM
 from ordnet.model.backbones.timm import TimmBackbone, pretrained_repository
 from ordnet.model.baselines import ASPP, DANet, Interlaced, NonLocal, PyramidPooling
 from ordnet.model.card import read_card, shipped_models
-from ordnet.model.decoder import Classifier, Decoder, FCNHead, FineDecoder, PlainDecoder
+from ordnet.model.decoder import Classifier, Decoder, FCNHead, FineDecoder, Join, PlainDecoder
 from ordnet.model.network import Network
 from ordnet.model.omni_range import OmniRange
 from ordnet.model.parts import Backbone, Block, NoBlock, conv_norm
 from ordnet.model.weights import WeightFile
 
-# What each variant of the paper sets of the omni-range block; everything else is OmniRange's default.
+# The omni-range block's settings in each variant of the paper; everything else is OmniRange's default.
 BLOCKS: dict[str, dict[str, Any]] = {
     "basic-sa": {"branches": ("long",), "gate": None},
     "basic-sa-mr": {"gate": None},
@@ -42,7 +42,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "mr": {"branches": ("middle",)},
     "ordnet": {},
 }
-# Blocks without settings of their own: made for features of so many channels.
+# Blocks without settings of their own, called with the number of feature channels.
 OTHER_BLOCKS: dict[str, Callable[[int], Block]] = {
     "dilated-fcn": NoBlock,
     "interlaced": Interlaced,
@@ -51,7 +51,7 @@ OTHER_BLOCKS: dict[str, Callable[[int], Block]] = {
     "aspp": ASPP,
     "ppm": PyramidPooling,
 }
-# Backbones by name: made for an output stride (None: their usual one) and a place of the strides (ResNets).
+# Backbones by name, called with an output stride (None: the usual one) and, for ResNets, the layer that strides.
 BACKBONES: dict[str, Callable[[int | None, str], Backbone]] = {
     **{
         name: lambda stride, stride_on, parts=parts: ResNet(*parts, stride or 8, stride_on)  # type: ignore[misc, call-arg]
@@ -64,26 +64,28 @@ BACKBONES: dict[str, Callable[[int | None, str], Backbone]] = {
 }
 
 
-def _plain(block: Block, backbone: Backbone) -> Decoder:
-    return PlainDecoder(block.out_channels, backbone.output_stride, block.ends_in_convolution)
+def _plain(block: Block, _: Backbone, stride: int) -> Decoder:
+    return PlainDecoder(block.out_channels, stride, block.ends_in_convolution)
 
 
-def _fine(block: Block, backbone: Backbone, dense: bool = False) -> Decoder:
-    fine = FineDecoder(block.out_channels, backbone, dense=dense)
-    return fine if fine.levels else _plain(block, backbone)  # a backbone of one stride has no finer maps to go through
+def _fine(block: Block, backbone: Backbone, stride: int, dense: bool = False) -> Decoder:
+    fine = FineDecoder(block.out_channels, backbone, stride, dense=dense)
+    return (
+        fine if fine.levels else _plain(block, backbone, stride)
+    )  # a backbone of one stride has no finer maps to go through
 
 
-# What stands between block and head: made for the block's output and the backbone's finer maps.
-DECODERS: dict[str, Callable[[Block, Backbone], Decoder]] = {
+# Decoders by name, called with the block and the backbone they connect to.
+DECODERS: dict[str, Callable[[Block, Backbone, int], Decoder]] = {
     "plain": _plain,
     "fine": _fine,
-    "dense": lambda block, backbone: _fine(block, backbone, dense=True),
+    "dense": lambda block, backbone, stride: _fine(block, backbone, stride, dense=True),
 }
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of the hub."""
+    """A file on the hub."""
 
     repository: str
     file: str = "model.safetensors"
@@ -110,7 +112,7 @@ SOURCES = {
 }
 
 SCRATCH = ("tiny",)
-"""Backbones so small that they learn from nothing, and were never trained on ImageNet."""
+"""Backbones so small that they are trained from scratch; there are no ImageNet weights for them."""
 
 
 def variants() -> tuple[str, ...]:
@@ -119,7 +121,7 @@ def variants() -> tuple[str, ...]:
 
 
 def backbones() -> tuple[str, ...]:
-    """The backbones `build` takes, beside timm:NAME for any timm model that gives feature maps (extra `timm`)."""
+    """The backbones `build` takes, besides timm:NAME for any timm model that gives feature maps (extra `timm`)."""
     return tuple(BACKBONES)
 
 
@@ -134,14 +136,14 @@ def build(variant: str = "ordnet", *, classes: int, backbone: str = "resnet50s",
 
 
 def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] = lambda _: None) -> Network:
-    """The network of a model section, with its backbone's weights; `say` hears where they came from."""
+    """The network of a model section, with its backbone's weights; `say` is told where they came from."""
     if config.variant not in variants():
         raise OrdnetError(f"there is no variant {config.variant!r}; there are {', '.join(variants())}")
     if config.decoder not in DECODERS:
         raise OrdnetError(f"there is no decoder {config.decoder!r}; there are {', '.join(DECODERS)}")
     if classes < 1:
         raise OrdnetError(f"a network needs at least one class, got {classes}")
-    # read first: the file knows where its network takes its strides
+    # read first: the file may say which layer its network strides on
     file, origin = chosen_weights(config.weights, config.backbone)
     if origin:
         say(origin)
@@ -153,12 +155,17 @@ def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] =
         weight_files.load(backbone, file, config.backbone)
 
     third, width = backbone.channels[-2:]
+    stride = min(config.block_stride or backbone.output_stride, backbone.output_stride)
     neck: nn.Module = nn.Identity()
-    if config.neck:
+    if stride != backbone.output_stride:
+        if not config.neck:
+            raise OrdnetError(f"model.block_stride={stride} joins maps of several widths: give model.neck one for all")
+        neck, width = Join(backbone, stride, config.neck), config.neck
+    elif config.neck:
         neck = nn.Sequential(*conv_norm(width, config.neck, 1), nn.ReLU(inplace=True))
         width = config.neck
     block = _block(config, width)
-    decoder = DECODERS[config.decoder](block, backbone)
+    decoder = DECODERS[config.decoder](block, backbone, stride)
     head = Classifier if decoder.ends_in_convolution else FCNHead
     return Network(
         backbone,
@@ -168,7 +175,7 @@ def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] =
         head(decoder.out_channels, classes, config.dropout),
         FCNHead(third, classes, config.dropout) if config.auxiliary else None,
         config.align_corners,
-        # What was found out is kept. The file has been read: a checkpoint that is loaded later must not look for it.
+        # Keep what "auto" and None became. The weights are in: loading a checkpoint must not look for their file.
         config.model_copy(update={"stride_on": stride_on, "output_stride": backbone.output_stride, "weights": None}),
         classes,
     )
@@ -203,7 +210,7 @@ def _refuse_block_settings(config: ModelConfig) -> None:
 
 
 def source_of(backbone: str) -> Source:
-    """Where a backbone's ImageNet weights are kept; for timm's models, timm is asked."""
+    """Where a backbone's ImageNet weights are kept; for timm's models, where timm keeps them."""
     if backbone in SOURCES:
         return SOURCES[backbone]
     if not backbone.startswith(TIMM):
@@ -271,8 +278,8 @@ def _fetched(source: Source) -> tuple[Path, str]:
 
 
 def _shipped_backbone(backbone: str) -> tuple[WeightFile, str] | None:
-    """The backbone of a model that comes with the package, if it is the same network, or a longer or a shorter form of
-    it; of a shorter one the last layers start at random, which is said where it is loaded."""
+    """The backbone of a shipped model, if it is the same network or a longer or shorter form of it. With a shorter one
+    the last layers start at random, and loading warns of that."""
     network = _whole_network(backbone)
     models = {name: (path, read_card(path).settings["model"]) for name, path in shipped_models().items()}
     for wanted in (backbone, f"{network}_full", network):
@@ -290,7 +297,7 @@ def _shipped_backbone(backbone: str) -> tuple[WeightFile, str] | None:
 
 
 def _whole_network(backbone: str) -> str:
-    """The network that a backbone is the whole or the beginning of."""
+    """The name of the network that a backbone is all of, or the first part of."""
     return backbone.removeprefix(TIMM).removesuffix("_short").removesuffix("_full")
 
 

@@ -21,7 +21,7 @@ from ordnet.files import write_atomically, write_text
 from ordnet.model import hub
 
 FORMAT = "ordnet-1"
-"""The format's name, kept in the metadata of every checkpoint."""
+"""The format's name, in the metadata of every checkpoint."""
 Colour = tuple[int, int, int]
 _MOST_CLASSES = 256
 """Labels are bytes: more classes could not be told apart."""
@@ -35,11 +35,11 @@ _RANGES = {
     **dict.fromkeys(("miou", "pixel_accuracy", *_TABLES), (0, 1)),
     "images": (0, 1e12),
 }
-"""What a model may say of itself in numbers, and the sense that these can have."""
+"""Numbers that a model may state about itself, each with the range in which it makes sense."""
 
 
 def find(name_or_path: str | Path) -> Path:
-    """The file of a shipped model's name, of hf:user/name[@revision][/file], fetched if need be, or the file itself."""
+    """A shipped model's name, hf:user/name[@revision][/file] (fetched if need be) or a path → the checkpoint file."""
     shipped = shipped_models()
     if not isinstance(name_or_path, str | Path):
         given = type(name_or_path).__name__
@@ -74,7 +74,7 @@ class Card:
     """The size of the file in bytes."""
     parameters: int
     text: str
-    """What stands beside the checkpoint, in Markdown; empty without it."""
+    """The Markdown file beside the checkpoint; empty without one."""
 
     @property
     def what(self) -> str:
@@ -122,7 +122,7 @@ class Card:
 
 
 def read_card(path: Path, name: str | None = None) -> Card:
-    """The card of a checkpoint, under its file's name unless it has a better one."""
+    """The card of a checkpoint, named after its file unless `name` is given."""
     try:
         with safe_open(path, framework="np") as file:
             settings = read_settings(file.metadata(), path)
@@ -136,9 +136,9 @@ def read_card(path: Path, name: str | None = None) -> Card:
 
 
 def read_facts(settings: Mapping[str, Any], path: Path) -> tuple[tuple[str, ...], tuple[Colour, ...], dict[str, Any]]:
-    """Classes, colours and what a model says about itself: everything that is drawn, printed or computed with.
+    """The classes, the colours and what the model says about itself, checked before any of it is used.
 
-    A file from elsewhere may hold anything there; what is beyond all sense is refused with the file's name.
+    A file from elsewhere may hold anything there; values that make no sense are refused with the file's name.
     """
     names: Any
     colours: Any
@@ -179,7 +179,7 @@ def _is_colour(value: Any) -> bool:
 
 
 def read_settings(metadata: Mapping[str, str] | None, path: Path) -> dict[str, Any]:
-    """What `checkpoint.save` wrote beside the tensors."""
+    """The settings that `checkpoint.save` wrote besides the tensors."""
     if not metadata or metadata.get("format") != FORMAT:
         raise OrdnetError(
             f"{path} is a safetensors file, but no ordnet checkpoint; "
@@ -195,7 +195,7 @@ def read_settings(metadata: Mapping[str, str] | None, path: Path) -> dict[str, A
 
 
 def write_for_hub(path: Path, folder: Path, repo: str, licence: str | None = None) -> None:
-    """The checkpoint, its settings and its card as the hub wants them: model.safetensors, config.json, README.md."""
+    """Write checkpoint, settings and card as the hub wants them: model.safetensors, config.json, README.md."""
     card = read_card(path, repo.partition("/")[2])
     there = [folder / name for name in (_README, "config.json", hub.FILE) if (folder / name).exists()]
     if there and not _is_card(folder / _README):

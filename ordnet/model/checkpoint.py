@@ -1,4 +1,4 @@
-"""One safetensors file that needs nothing beside it: weights, settings, class names and colours."""
+"""Checkpoints: one self-contained safetensors file with weights, settings, class names and colours."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from ordnet.model.network import Network
 CHECKSUM = "sha256"
 """The name of the checksum in the file's metadata; files written by earlier versions have none."""
 _USUAL = 2048
-"""Channels: as wide as the widest backbone."""
+"""Channels of the widest backbone."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def save(
 ) -> None:
     """Write the network with all that prediction needs. A reader sees the old file or the new one, never a part of it.
 
-    `half` stores float16, half the size, for models that are handed on; loading gives float32 again.
+    `half` stores float16, half the size, for models that are passed on; loading gives float32 again.
     """
     if not len(classes) == len(colours) == net.classes:
         raise OrdnetError(f"the network has {net.classes} classes, got {len(classes)} names, {len(colours)} colours")
@@ -98,11 +98,11 @@ def load(path: str | Path) -> Checkpoint:
         raise OrdnetError(f"no checkpoint at {path}")
     settings, tensors, sound = _read(path)
     classes, colours, about = read_facts(settings, path)
-    # a checkpoint needs nothing beside it: whatever its settings say, no other file is read and no network asked
+    # a checkpoint needs nothing else: whatever its settings say, no other file is read and nothing is downloaded
     config = parse_model({**settings.get("model", {}), "weights": None}, str(path))
     _check_widths(path, config, len(classes), tensors)
     usual = _is_usual(config)
-    # without content a network takes no memory, however large the settings make it; that takes torch a second longer
+    # on the meta device a network takes no memory, however large its settings; building it there takes a second more
     with torch.device("cpu" if usual else "meta"):
         net = build_from(config, len(classes))
     own = net.state_dict()

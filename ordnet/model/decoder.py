@@ -1,28 +1,64 @@
-"""What stands between block and head: nothing, as in the paper, or a light path through the backbone's finer maps.
+"""Decoder and heads. The decoder is nothing, as in the paper, or a light path through the backbone's finer maps.
 
 The paper names low-level features as its future work: at an eighth or a sixteenth of the picture's size, a pole two
 pixels wide has no position of its own. `FineDecoder` brings the block's map back to a quarter, step by step: enlarged
 twofold, joined with the backbone's map of that size, smoothed by a 3x3 convolution, depthwise or dense.
 
-Enlarging is by a factor, not to a size: a position's neighbours are the same in a tile as in the whole picture, so
-pictures can be streamed exactly. At the end stand the heads: features → class scores at the features' size.
+Maps are enlarged by a factor, not to a size: a position has the same neighbours in a tile as in the whole picture, so
+pictures can be streamed exactly. The heads turn features into class scores of the same size.
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ordnet.errors import OrdnetError
 from ordnet.model.parts import Backbone, conv_norm
+
+
+class Join(nn.Module):
+    """A neck that takes several maps: the backbone's last one, enlarged, and the finer ones down to `stride`, added up.
+
+    The block then works on a map that is as fine as a dilated backbone's and knows as much as a whole one's, at the
+    price of a few 1x1 convolutions. It stands before the block; the decoder goes on from there.
+    """
+
+    def __init__(self, backbone: Backbone, stride: int, width: int) -> None:
+        super().__init__()
+        levels = _finer_levels(backbone, backbone.output_stride)
+        self.levels = tuple(level for level in levels if backbone.strides[level] >= stride)
+        """The finer maps it takes, fine to coarse."""
+        self.stride = stride
+        if not self.levels or backbone.strides[self.levels[0]] != stride:
+            there = sorted({backbone.strides[level] for level in levels})
+            raise OrdnetError(
+                f"model.block_stride is {stride}: the backbone's last map has stride {backbone.output_stride}, its "
+                f"finer ones {', '.join(map(str, there)) or 'do not exist'}"
+            )
+        strides = [*(backbone.strides[level] for level in self.levels), backbone.output_stride]
+        self.factors = [coarse // fine for fine, coarse in pairwise(strides)]
+        self.laterals = nn.ModuleList(
+            nn.Sequential(*conv_norm(backbone.channels[level], width, 1)) for level in (*self.levels, -1)
+        )
+
+    def forward(self, last: Tensor, finer: Sequence[Tensor]) -> Tensor:
+        """The last map (B, C, h, w) and the finer ones, fine to coarse → (B, width, H, W)."""
+        *laterals, deepest = self.laterals
+        x = deepest(last)
+        for lateral, features, factor in zip(laterals[::-1], finer[::-1], self.factors[::-1], strict=True):
+            x = _enlarged(x, factor, features) + lateral(features)
+        return F.relu(x)
 
 
 class Decoder(nn.Module):
     """The block's map and finer ones of the backbone → the map that the head reads."""
 
     levels: tuple[int, ...]
-    """Which maps of the pyramid it takes beside the last one, fine to coarse."""
+    """Which maps of the pyramid it takes besides the last one, fine to coarse."""
     stride: int
     """How much smaller than the picture its output is."""
     out_channels: int
@@ -54,16 +90,16 @@ class PlainDecoder(Decoder):
 class FineDecoder(Decoder):
     """Top-down through every map of the backbone that is finer than the block's: (B, C, h, w) → (B, width, H, W).
 
-    With `dense` convolutions the last step is half as wide, which keeps its time in bounds: most goes where the
-    positions are.
+    With `dense` convolutions the last step is half as wide, to bound its time: the finest map has the most positions.
     """
 
     ends_in_convolution = True
 
-    def __init__(self, channels: int, backbone: Backbone, width: int = 128, dense: bool = False) -> None:
+    def __init__(self, channels: int, backbone: Backbone, stride: int, width: int = 128, dense: bool = False) -> None:
+        """`channels` and `stride` are those of the block's map."""
         super().__init__()
-        self.levels, self.out_channels = _finer_levels(backbone), width
-        strides = [backbone.output_stride, *(backbone.strides[level] for level in reversed(self.levels))]
+        self.levels, self.out_channels = _finer_levels(backbone, stride), width
+        strides = [stride, *(backbone.strides[level] for level in reversed(self.levels))]
         self.stride = strides[-1]
         self.steps = nn.ModuleList()
         seen = Fraction(0)
@@ -71,7 +107,7 @@ class FineDecoder(Decoder):
             own = width // 2 if dense and after == strides[-1] else width
             self.steps.append(Step(channels, backbone.channels[level], own, before // after, dense))
             channels = self.out_channels = own
-            # the enlarging looks one position of the coarser map aside, the 3x3 convolution one of the finer
+            # enlarging reaches one position of the coarser map to each side, the 3x3 convolution one of the finer
             seen += Fraction(before + after, strides[0])
         self.reach = ceil(seen)
 
@@ -87,7 +123,7 @@ class Step(nn.Module):
     def __init__(self, coarse: int, fine: int, width: int, factor: int, dense: bool) -> None:
         super().__init__()
         self.factor = factor
-        # a 1x1 convolution and a bilinear enlargement may change places: on the small map it is cheaper
+        # a 1x1 convolution and bilinear enlargement commute; on the small map the convolution is cheaper
         self.reduce = nn.Sequential(*conv_norm(coarse, width, 1))
         self.lateral = nn.Sequential(*conv_norm(fine, width, 1))
         self.smooth = nn.Sequential(*conv_norm(width, width, 3, groups=1 if dense else width), nn.ReLU(inplace=True))
@@ -95,14 +131,18 @@ class Step(nn.Module):
             self.smooth.extend([*conv_norm(width, width, 1), nn.ReLU(inplace=True)])
 
     def forward(self, x: Tensor, finer: Tensor) -> Tensor:
-        x = F.interpolate(self.reduce(x), scale_factor=float(self.factor), mode="bilinear")
-        x = x[:, :, : finer.shape[2], : finer.shape[3]]  # ceil(side / stride) positions, of which the last may be cut
-        return self.smooth(F.relu(x + self.lateral(finer)))
+        return self.smooth(F.relu(_enlarged(self.reduce(x), self.factor, finer) + self.lateral(finer)))
 
 
-def _finer_levels(backbone: Backbone) -> tuple[int, ...]:
-    """The last map at every stride below the coarsest one; none for backbones that keep a single stride."""
-    last_at = {stride: level for level, stride in enumerate(backbone.strides) if stride < backbone.output_stride}
+def _enlarged(x: Tensor, factor: int, like: Tensor) -> Tensor:
+    """A map (B, C, h, w) enlarged to the size of a finer one, which has ceil(side / stride) positions."""
+    x = F.interpolate(x, scale_factor=float(factor), mode="bilinear")
+    return x[:, :, : like.shape[2], : like.shape[3]]
+
+
+def _finer_levels(backbone: Backbone, stride: int) -> tuple[int, ...]:
+    """The last map at every stride below this one; none for backbones that keep a single stride."""
+    last_at = {own: level for level, own in enumerate(backbone.strides) if own < stride}
     return tuple(last_at.values())
 
 
@@ -118,7 +158,7 @@ class FCNHead(nn.Sequential):
 
 
 class Classifier(nn.Sequential):
-    """The head of blocks that end in a 3x3 convolution or fusion of their own: dropout and the last 1x1 convolution."""
+    """The head after blocks and decoders that end in a convolution of their own: dropout and a 1x1 convolution."""
 
     def __init__(self, channels: int, classes: int, dropout: float) -> None:
         super().__init__(nn.Dropout(dropout), nn.Conv2d(channels, classes, 1))

@@ -1,8 +1,8 @@
 """The omni-range block as it is exported: same weights, same result, and a graph that fits a map of any size.
 
-What is sliced and looped over elsewhere has to be one graph here, whatever H, W and the number of patches. So the
-patches are laid side by side: `Patches` picks each one's positions by computed indices, the shorter ones filled up
-with repeated positions that do not count. The small matrices of all patches are then one product.
+Slices and loops elsewhere have to be one graph here, whatever H, W and the number of patches. So the patches are laid
+side by side: `Patches` picks the positions of each by computed indices, and fills shorter ones up with repeated
+positions that do not count. The small matrices of all patches are then one product.
 
 Shapes: B batch · C channels · D query/key channels · E value channels · N positions of the map, as rows ·
 P patches · n positions of the longest patch.
@@ -25,7 +25,7 @@ class Axis:
         start, end = edges[:-1, None], edges[1:, None]
         place = torch.arange((size + patches - 1) // patches)
         self.index = torch.minimum(start + place, end - 1)  # (patches, longest)
-        self.counts = start + place < end  # which of them are no repetitions
+        self.counts = start + place < end  # False where a position is repeated
         self.longest = place.shape[0]
         position = torch.arange(size)
         self.patch = (position[:, None] >= edges[1:-1]).sum(dim=1)  # (size,)
@@ -52,7 +52,7 @@ class Patches:
 
 
 class Factored(nn.Module):
-    """One branch of a block that attends with dot products, without its map; what is constant is multiplied out."""
+    """One branch of a block that attends with dot products, without its map; constants are multiplied out."""
 
     value: Tensor
     value_bias: Tensor
@@ -80,7 +80,7 @@ class DotBlock(nn.Module):
         super().__init__()
         self.block = block
         attentions = block.factored.attentions
-        # all queries and keys in one convolution, since runtimes are at their best with those
+        # all queries and keys in one convolution, which runtimes execute best
         layers = [layer for attention in attentions for layer in (attention.query, attention.key)]
         self.project = nn.Conv2d(block.channels, block.key_channels * len(layers), 1)
         self.project.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]))
@@ -116,7 +116,7 @@ class DotBlock(nn.Module):
         y = _as_map(branch(rows, keys, queries, count), x)
         if self.block.long.gate is None:
             return y
-        # a plain gate asks for Σ k and Σ x only
+        # a plain gate needs Σ k and Σ x only
         outer = rows.transpose(1, 2) @ keys if self.block.long.standard else rows.new_empty(0)
         sums = Sums(outer, keys=keys.sum(dim=1), inputs=x.sum(dim=(2, 3)), count=count)
         return y * self.block.long.factored_gate(x, sums, slice(None))

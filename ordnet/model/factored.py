@@ -1,10 +1,10 @@
 """The factored form of the omni-range block: its output without any N x N map, in two passes over the positions.
 
-  1. add up what the small matrices need (`collect`), patch by patch: the long range's sums are the patches' together;
+  1. add up what the small matrices need (`collect`), patch by patch: the long range's sums are their total;
   2. fold value, projection and fusion into one small matrix per patch (`contexts`), and apply it to the queries
      (`read_out`).
 
-`Factored` runs both over a map that is there, `PiecewiseBlock` over one that comes in pieces. The result is that of the
+`Factored` runs both over a map in memory, `PiecewiseBlock` over one that comes in pieces. The result is that of the
 literal form: the same sums in another order.
 
 Shapes: B batch · C channels · D query/key channels · E value channels · n positions of one patch, as columns.
@@ -36,10 +36,10 @@ STRIP = 1024
 
 @dataclass(frozen=True)
 class Fold:
-    """What turns one branch's small matrix M into its share of the output: `weight` @ M, and `bias`.
+    """Turns one branch's small matrix M into the branch's share of the output: `weight` @ M, and `bias`.
 
-    The scale of the attention's products is part of `weight`. Where few columns of M are to come, projection and fusion
-    are not multiplied out: `weight` is the projection's, and `fuse` follows.
+    `weight` includes the attention's scale. Where it is applied to few columns, multiplying projection and fusion out
+    does not pay: `weight` is then the projection's alone, and `fuse` follows.
     """
 
     weight: Tensor  # (C, E)
@@ -61,7 +61,7 @@ class Factored:
         self.attentions: list[SelfAttention] = [branch.attention for branch in self.branches]
         self.patches = middle.patches if middle is not None else 1
         width = self.attentions[0].query.out_channels
-        # where each branch's queries and keys stand when all are computed side by side
+        # where each branch's queries and keys are when all are computed side by side
         self.columns = [slice(i * width, (i + 1) * width) for i in range(len(self.branches))]
         self.folds_fusion = isinstance(fuse, Concat | Sum)
         """Linear fusions become part of the small matrices; the other two need the branch outputs."""
@@ -76,7 +76,7 @@ class Factored:
         return outputs[0] if self.folds_fusion else x + self.fuse(*outputs)
 
     def _patch_by_patch(self, x: Tensor) -> list[Tensor]:
-        """The plain way, for training: autograd keeps keys and queries anyway, so both are one product over the map."""
+        """The plain way, for training: autograd keeps keys and queries anyway, so one product gives both."""
         grid = patch_grid(x.shape[2], x.shape[3], self.patches)
         columns = _in_patch_order(x, grid, self.patches)  # (B, C, N)
         layers = [a.key for a in self.attentions] + [a.query for a in self.attentions]
@@ -93,9 +93,9 @@ class Factored:
         return [join(z, self.patches) for z in zip(*made, strict=True)]
 
     def _strip_by_strip(self, x: Tensor) -> list[Tensor]:
-        """The same for inference: a few rows of a patch at a time, straight into place.
+        """The same for inference: a few rows of a patch at a time, written straight into the output.
 
-        Beside the output, memory holds one strip and the small matrices.
+        Apart from input and output, memory holds one strip, the gate and the small matrices.
         """
         grid = patch_grid(x.shape[2], x.shape[3], self.patches)
         sums = [
@@ -123,7 +123,7 @@ class Factored:
         return sums_of(x, pointwise(x, [attention.key for attention in self.attentions]))
 
     def queries(self, x: Tensor) -> Tensor:
-        """The queries (B, ΣD, n) of all branches at some positions (B, C, n), which pass 2 reads out."""
+        """The queries (B, ΣD, n) of all branches at some positions (B, C, n), for `read_out`."""
         return pointwise(x, [attention.query for attention in self.attentions])
 
     def gate_at(self, x: Tensor, whole: Sums, log_total: Tensor | None = None) -> Tensor | None:
@@ -136,7 +136,7 @@ class Factored:
         return self.long.factored_gate(x, whole, self.columns[-1], log_total)
 
     def gate_log_total(self, x: Tensor, whole: Sums) -> Tensor:
-        """log Σ exp(gate logit) (B, 1) over some positions x (B, C, H, W); parts add up by torch.logaddexp."""
+        """log Σ exp(gate logit) (B, 1) over some positions x (B, C, H, W); torch.logaddexp joins parts of a map."""
         assert self.long is not None  # asked only of a softmax gate
         return self.long.gate_logits(x, whole, self.columns[-1]).logsumexp(dim=1, keepdim=True)
 
@@ -158,8 +158,8 @@ class Factored:
             return [[_with_column(torch.cat(matrices, dim=2), bias)] for matrices in per_patch]
 
     def read_out(self, x: Tensor, q: Tensor, contexts: Sequence[Tensor], gate: Tensor | None) -> list[Tensor]:
-        """Pass 2: positions (B, C, n) of one patch and their queries → the block's output there; each branch's if
-        fusion cannot fold."""
+        """Pass 2: positions (B, C, n) of one patch and their queries → the block's output there, or each branch's where
+        the fusion cannot be folded in."""
         one = torch.ones_like(q[:, :1])
         # the gate scales queries and the row that carries the projection's bias: (A q + b) g = A (q g) + b g
         rows = []
@@ -189,13 +189,13 @@ class Factored:
         self._prepared = None
 
     def folds(self, uses: Sequence[int] | None = None) -> list[Fold]:
-        """Projection and fusion of each branch as one matrix; or as two, where there are so few small matrices for them
-        (`uses`, per branch) that one after the other takes fewer operations."""
+        """Projection and fusion of each branch as one matrix; or as two, where they are applied to so few
+        small matrices (`uses`, per branch) that one after the other takes fewer operations."""
         weight = self.attentions[0].query.weight
         if self._prepared is not None and self._prepared[0].weight.device == weight.device:
             return self._prepared
         folds = []
-        # split once: its gradients are put together again rather than added up
+        # one split, whose gradient is a concatenation; slices would each add a full matrix of zeros
         parts = matrix(self.fuse).chunk(len(self.attentions), dim=1) if isinstance(self.fuse, Concat) else None
         for index, attention in enumerate(self.attentions):
             project = attention.project
@@ -219,8 +219,8 @@ class Factored:
 class PiecewiseBlock:
     """The block on a map that is never held as a whole: `learn` first, then call it with any area and its features.
 
-    All the block wants to know of the whole map are sums over positions. They are added up piece by piece; then the
-    block can answer for any piece. The result is the block's own, not an approximation.
+    All that the block needs from the whole map are sums over positions, which can be added up piece by piece. Any area
+    can then be computed on its own. The result is the block's own, not an approximation.
     """
 
     def __init__(self, block: Factored, height: int, width: int) -> None:
@@ -296,10 +296,10 @@ def added_up(sums: Sequence[Sums]) -> Sums:
 
 
 def _in_patch_order(x: Tensor, grid: Sequence[Area], patches: int) -> Tensor:
-    """A map (B, C, H, W) → its positions (B, C, N), patch after patch, each by rows; the layout stays.
+    """A map (B, C, H, W) → its positions (B, C, N), patch after patch, each by rows; the memory layout stays.
 
-    Unlike slices, whose gradients are whole maps of zeros to be added up, the parts of a split are put together again
-    on the way back.
+    The map is split, not sliced: in the backward pass the parts of a split are concatenated, while each slice would
+    give a whole map of zeros to add up.
     """
     heights = [rows.stop - rows.start for rows, _ in grid[::patches]]
     widths = [columns.stop - columns.start for _, columns in grid[:patches]]
@@ -313,7 +313,7 @@ def _in_patch_order(x: Tensor, grid: Sequence[Area], patches: int) -> Tensor:
 
 def _positions(patch: Tensor) -> Tensor:
     """(B, C, h, w) → (B, C, n): a copy that keeps its layout, since matrix products take either."""
-    if patch.stride(1) == 1:  # channels last; turning it into the other layout takes a tenth of all
+    if patch.stride(1) == 1:  # channels last; changing the layout would take a tenth of the time
         return patch.permute(0, 2, 3, 1).flatten(1, 2).mT
     return patch.flatten(2)
 

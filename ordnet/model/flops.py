@@ -1,8 +1,8 @@
 """Operations and bytes of a network, and an estimate of what training a recipe costs on GPUs.
 
-Operations are counted, 2 x multiply-adds of convolutions and matrix products, and so are the bytes that a forward pass
-keeps for the backward pass. Everything about time is an estimate from these and from the assumptions below: nothing
-here was measured on a GPU.
+Operations (two per multiply-add of convolutions and matrix products) are counted, and so are the bytes that a forward
+pass keeps for the backward pass. Everything about time is an estimate from these and from the assumptions below:
+nothing here was measured on a GPU.
 """
 
 import copy
@@ -31,7 +31,7 @@ class Counted:
     """What training a network on one picture takes, in single precision."""
 
     operations: float
-    """Forward and backward, which takes twice as many."""
+    """Those of the forward pass and of the backward pass, which takes twice as many."""
     kept: int
     """Bytes that stay in memory between the two."""
     parameters: int
@@ -48,7 +48,7 @@ def training_cost(net: nn.Module, crop: int) -> Counted:
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()._cdata
         if storage not in own:
-            kept[storage] = tensor  # held, so that no other takes its place
+            kept[storage] = tensor  # held, so that no other storage gets its address
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
@@ -71,7 +71,7 @@ def _recipe_cost(model: str, classes: int, crop: int) -> Counted:
 
 
 def counted(recipe: Recipe) -> Counted:
-    """One picture of a paper's recipe."""
+    """What training on one picture takes with a recipe."""
     settings = recipe.settings
     model = settings.model.model_copy(update={"weights": None}).model_dump_json()
     return _recipe_cost(model, recipe.classes, settings.training.crop)
@@ -80,9 +80,9 @@ def counted(recipe: Recipe) -> Counted:
 # ---- estimates: everything below rests on these numbers ----------------------------------------------------------
 
 SHARE = 0.15
-"""The part of a GPU's peak that training reaches. Large matrices reach more, convolutions and norms by turns do not."""
+"""The share of a GPU's peak that training reaches; large matrix products alone would reach more."""
 CORES, LOADED = 8, 100
-"""CPU cores beside each GPU, and pictures that one core decodes and augments in a second."""
+"""CPU cores per GPU, and pictures that one core decodes and augments in a second."""
 PICTURE = 0.1e6
 """Bytes of a picture of about 500 x 375 as JPEG, with its label."""
 HOST = 8
@@ -120,22 +120,22 @@ class Estimate:
     """A recipe on some GPUs. Seconds are those of one step."""
 
     batch: int
-    """The recipe's, or one picture for each GPU where those are more: another recipe then."""
+    """The recipe's, or one picture for each GPU if there are more GPUs, which makes it another recipe."""
     network: float
     loader: float
     wire: float
-    """Gradients and norms, as if nothing else were going on."""
+    """Exchanging gradients and norm statistics, if nothing overlapped with it."""
     step: float
     """Gradients travel while the network still computes, statistics of norms do not."""
     hours: float
     memory: float
     """Bytes on each GPU."""
     traffic: float
-    """Bytes a second that each GPU sends of gradients."""
+    """Bytes of gradients that each GPU sends per second."""
 
     @property
     def pictures(self) -> float:
-        """Read in a second, over all GPUs."""
+        """Pictures per second over all GPUs."""
         return self.batch / self.step
 
     @property
@@ -158,5 +158,5 @@ def estimate(recipe: Recipe, gpu: Gpu, count: int, data: float = 1.0) -> Estimat
     norms = 2 * cost.norms * (FAR_EXCHANGE if far else EXCHANGE) if count > 1 else 0.0
     step = max(network + norms, loader, gradients)
     steps = training.epochs * (recipe.pictures * data // batch)
-    memory = 12 * cost.parameters + cost.kept / 2 * each  # weights, gradients, momentum; what is kept has 16 bits
+    memory = 12 * cost.parameters + cost.kept / 2 * each  # weights, gradients, momentum; activations have 16 bits
     return Estimate(batch, network, loader, gradients + norms, step, steps * step / 3600, memory, sent / step)

@@ -1,7 +1,7 @@
 """Files on the Hugging Face hub, by `hf:user/name[@revision][/file]`, and an offline mirror of it.
 
-A revision is a commit, a branch or a tag; without one the hub's `main` is meant. What `main` was when weights for
-training were first fetched is remembered on this computer, and stays what it means here.
+A revision is a commit, a branch or a tag; without one the hub's `main` is meant. When weights for training are first
+fetched, the commit of `main` is remembered on this computer, and later runs use the same one.
 
 With the environment variable ORDNET_HUB=FOLDER nothing goes over the network: files are read from and written to
 FOLDER/user/name/file, whatever the revision.
@@ -90,8 +90,8 @@ def fetch_checked(repo: str, file: str, revision: str | None) -> tuple[Path, str
 def _download(hub: Any, repo: str, file: str, **options: Any) -> Path:
     """The file; from the cache alone where the hub's name cannot be looked up.
 
-    The library would try five times before it gave up, for half a minute. Behind a proxy names mean nothing: it is the
-    proxy that looks them up.
+    The library would try five times, for half a minute, before giving up. Behind a proxy this says nothing, since the
+    proxy looks names up.
     """
     offline = False
     if not getproxies():
@@ -111,7 +111,7 @@ def _known_commits() -> dict[str, str]:
     try:
         found = json.loads(_memory().read_text(encoding="utf-8") if _memory().is_file() else "{}")
         known = {repo: commit for repo, commit in found.items() if re.fullmatch(_COMMIT, str(commit))}
-    except (OSError, ValueError, AttributeError, RecursionError):  # there is none, or it is damaged
+    except (OSError, ValueError, AttributeError, RecursionError):  # unreadable or damaged
         return {}
     return known
 
@@ -124,7 +124,7 @@ def _remember(repo: str, commit: str) -> None:
 
 
 def push(folder: Path, repo: str, private: bool = False) -> str:
-    """Upload the files of a folder into the repository user/name, which is made if need be → where it can be seen."""
+    """Upload the files of a folder into the repository user/name, created if need be → where it can be seen."""
     check(repo)
     if root := mirror():
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -142,7 +142,7 @@ def push(folder: Path, repo: str, private: bool = False) -> str:
 
 
 def check(repo: str) -> None:
-    """Refuse what cannot be a repository's name."""
+    """Refuse what cannot be the name of a repository."""
     if not re.fullmatch(f"{_WORD}/{_WORD}", repo):
         raise OrdnetError(
             f"{repo!r} is no repository of the hub; expected user/name, and hf:user/name[@revision][/file] for a file"
@@ -170,7 +170,7 @@ def _library() -> Any:
 
 
 def _reason(hub: Any, error: Exception, repo: str) -> str:
-    """What went wrong in plain words; the library's classes derive from each other, the special ones come first."""
+    """What went wrong in plain words; the library's errors derive from each other, so special ones come first."""
     known = hub.errors
     if isinstance(error, known.GatedRepoError):
         return f"{repo} asks for consent: give it at {hub.constants.ENDPOINT}/{repo}, and log in with `hf auth login`"

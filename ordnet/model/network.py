@@ -1,6 +1,6 @@
 """The paper's figure: picture → dilated backbone → omni-range block → FCN head → upsampling → scores.
 
-`for_inference` gives a copy that makes the same scores sooner and in less memory. It is not for training or saving.
+`for_inference` returns a copy that gives the same scores faster and in less memory. It is not for training or saving.
 """
 
 import copy
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ordnet.config import ModelConfig
-from ordnet.model.decoder import Decoder
+from ordnet.model.decoder import Decoder, Join
 from ordnet.model.parts import Backbone, Block
 
 
@@ -49,39 +49,47 @@ class Network(nn.Module):
         return self.upsampled(self.small_scores(image), image.shape[2:])
 
     def small_scores(self, image: Tensor, look: Callable[[Tensor], object] | None = None) -> Tensor:
-        """Scores before upsampling (B, K, h, w), `stride` times smaller; `look` sees the block's input."""
-        *finer, last = self.backbone(image, levels=(*self.decoder.levels, -1))
-        features = self.neck(last)
+        """Scores before upsampling (B, K, h, w), `stride` times smaller; `look` is called with the block's input."""
+        maps = self.backbone(image, (*self.decoder.levels, *self.neck_levels))
+        finer, features = maps[: len(self.decoder.levels)], self.joined(maps[len(self.decoder.levels) :])
         if look:
             look(features)
         return self.decoded(self.block(features), finer)
 
     def block_input(self, image: Tensor) -> Tensor:
         """The features (B, C, h, w) that the block attends to."""
-        (last,) = self.backbone(image, levels=(-1,))
-        return self.neck(last)
+        return self.joined(self.backbone(image, self.neck_levels))
+
+    def joined(self, maps: Sequence[Tensor]) -> Tensor:
+        """The maps of `neck_levels`, fine to coarse → the block's input."""
+        *finer, last = maps
+        return self.neck(last, finer) if finer else self.neck(last)
 
     def decoded(self, context: Tensor, finer: Sequence[Tensor]) -> Tensor:
         """The block's output and the decoder's finer maps → small scores."""
         return self.head(self.decoder(context, finer))
 
     def training_scores(self, image: Tensor, small: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Scores and, where there is an auxiliary head, its scores from the third stage, at the picture's size.
+        """Scores at the picture's size, and the auxiliary head's (from the last map but one), or None without one.
 
-        `small` gives both before upsampling, at the size of the small scores; `labels_at_scores` gives their labels.
+        With `small`, both have the size of the small scores, and `labels_at_scores` gives the labels to match.
         """
         if self.auxiliary is None:
             return self.small_scores(image) if small else self(image), None
         count = len(self.backbone.strides)
-        levels = sorted({*self.decoder.levels, count - 2, count - 1})
+        levels = sorted({*self.decoder.levels, *self.neck_levels, count - 2})
         maps = dict(zip(levels, self.backbone(image, levels), strict=True))
-        context = self.block(self.neck(maps[count - 1]))
+        context = self.block(self.joined([maps[level] for level in self.neck_levels]))
         scores = self.decoded(context, [maps[level] for level in self.decoder.levels])
         size = scores.shape[2:] if small else image.shape[2:]
         return scores if small else self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
 
+    def first_stages(self, count: int) -> list[nn.Module]:
+        """The backbone's, which training may leave as they are."""
+        return self.backbone.first_stages(count)
+
     def labels_at_scores(self, labels: Tensor) -> Tensor:
-        """Class ids (B, H, W) → those at the places of the small scores (B, h, w), by the rule of upsampling."""
+        """Class ids (B, H, W) → (B, h, w): those of the pixels on which the small scores lie when upsampled."""
         return labels_at(labels, self.stride, self.align_corners)
 
     def upsampled(self, scores: Tensor, size: Sequence[int]) -> Tensor:
@@ -93,13 +101,24 @@ class Network(nn.Module):
         return self.decoder.stride
 
     @property
+    def neck_levels(self) -> tuple[int, ...]:
+        """The maps of the backbone that make the block's input, fine to coarse."""
+        finer = self.neck.levels if isinstance(self.neck, Join) else ()
+        return *finer, len(self.backbone.strides) - 1
+
+    @property
+    def block_stride(self) -> int:
+        """How much smaller than the picture the block's map is."""
+        return self.neck.stride if isinstance(self.neck, Join) else self.backbone.output_stride
+
+    @property
     def least_side(self) -> int:
         """The shortest side in pixels that gives every patch of the block a position."""
-        return (self.block.patches - 1) * self.backbone.output_stride + 1
+        return (self.block.patches - 1) * self.block_stride + 1
 
 
 def labels_at(labels: Tensor, stride: int, align_corners: bool) -> Tensor:
-    """Class ids (B, H, W) → those at the places of scores `stride` times smaller, which are upsampled by this rule."""
+    """Class ids (B, H, W) → (B, h, w): those of the pixels on which scores `stride` times smaller lie if upsampled."""
     for side, length in enumerate(labels.shape[1:], start=1):
         count = -(-length // stride)
         place = torch.arange(count, device=labels.device)
@@ -117,10 +136,10 @@ Slot = tuple[nn.Module, str]
 
 
 def for_inference(net: Network, device: torch.device | None = None) -> Network:
-    """A copy in evaluation mode on the device, its batch norms folded into the convolutions before them, its constant
-    products multiplied out, its channels last.
+    """A copy on the device, in evaluation mode: batch norms are folded into the convolutions before them, products of
+    weights are computed once, and channels come last in memory.
 
-    Same scores up to rounding. A folded network has other weights than its settings say: keep the original for saving.
+    The scores are the same up to rounding. Folded weights no longer fit the settings: keep the original for saving.
     """
     ready = folded(net, device)
     ready.block.prepare()
@@ -128,7 +147,7 @@ def for_inference(net: Network, device: torch.device | None = None) -> Network:
 
 
 def folded(net: AnyModule, device: torch.device | None = None) -> AnyModule:
-    """The same for any module whose parts name their layers in the order in which they run, without `prepare`."""
+    """`for_inference` without `prepare`, for any module whose children register their layers in the order they run."""
     ready = copy.deepcopy(net).eval().requires_grad_(False).to(device)
     parts = [part for part in ready.children() if not getattr(part, "keeps_norms", False)]
     for conv, norm in [pair for part in parts for pair in _pairs(part)]:
@@ -152,6 +171,6 @@ def _pairs(part: nn.Module) -> Iterator[tuple[Slot, Slot]]:
 
 
 def _last(module: nn.Module, name: str) -> Slot:
-    """The place where the layer is kept: a deep stem is a sequence whose last layer stands before the batch norm."""
+    """Where the layer is kept: a deep stem is a sequence, whose last layer comes before the batch norm."""
     child = getattr(module, name)
     return (child, str(len(child) - 1)) if isinstance(child, nn.Sequential) else (module, name)

@@ -1,7 +1,7 @@
 """The omni-range block: middle- and long-range context for every position, added to the features (the paper's Fig. 2).
 
-`literal` follows the figure: each branch makes its output, the fusion joins them, X is added. `factored` computes the
-same without any N x N map (`factored.py`).
+`literal` follows the figure: each branch computes its output, the fusion joins them, X is added. `factored`
+computes the same without any N x N map (`factored.py`).
 
 Shapes: B batch · C channels · D query/key channels · E value channels · H x W map.
 """
@@ -35,11 +35,11 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 class OmniRange(Block):
     """(B, C, H, W) → same shape, X added inside; any H and W of at least `patches`.
 
-    In a network of your own call `prepare()` once the weights are final: it makes the products of weights alone.
+    For inference in a network of your own, call `prepare()` once the weights are final: it multiplies them out once.
 
     Args:
-        key_channels: width of queries and keys; C/8 without it (256 of 2048 in the paper).
-        value_channels: width of values; C/4 without it (512 of 2048 in the paper).
+        key_channels: width of queries and keys; by default C/8 (256 of 2048 in the paper).
+        value_channels: width of values; by default C/4 (512 of 2048 in the paper).
         patches: the middle-range branch attends inside patches x patches parts of the map.
         branches: both, or one of them. ("long",) without a gate is plain self-attention.
         gate: what reweighs the long range: each position's contribution to all others ("out", Eq. 5), what it
@@ -48,7 +48,7 @@ class OmniRange(Block):
         similarity: "dot" is the paper's; "softmax" is scaled dot-product attention, linear in memory only.
         gate_logits: "plain" is Eq. 5; "standard" is each position's deviation from the map's mean, in standard
             deviations, which no training step can drive into saturation (branches.py).
-        logit_scale: "one" is the paper's; "root" multiplies products of queries and keys by one over the root of D.
+        logit_scale: "one" is the paper's; "root" multiplies products of queries and keys by 1/√D.
         start: "identity" begins with a block that adds nothing, as non-local networks do: its last layer is zero.
         form: "factored" or "literal": same parameters, same result.
         project: a 1x1 convolution from value width to C in each branch; without it only "concat" can fuse.
@@ -141,7 +141,7 @@ class OmniRange(Block):
     def _branches(self) -> list[MiddleRange | LongRange]:
         return [branch for branch in (self.middle, self.long) if branch is not None]
 
-    # ---- what others ask (parts.Block) -------------------------------------------------------------------------
+    # ---- answers for others (parts.Block) -----------------------------------------------------------------------
 
     unexplained = None
     adds_context = True

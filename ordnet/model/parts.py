@@ -22,7 +22,7 @@ Area = tuple[slice, slice]
 def tiles(height: int, width: int, size: int, step: int = 1) -> list[Area]:
     """Tiles of at most `size` x `size`, by rows: as few as possible, as even as possible, none overlapping.
 
-    With a `step` they begin at its multiples, and `size` is brought to the next multiple below (but not to 0).
+    With a `step`, they begin at its multiples, and `size` is rounded down to one of them (but not to 0).
     """
     return [(rows, columns) for rows in _spans(height, size, step) for columns in _spans(width, size, step)]
 
@@ -34,7 +34,7 @@ def _spans(length: int, size: int, step: int) -> list[slice]:
 
 
 def parts_of(area: Area, size: int, step: int = 1) -> list[Area]:
-    """The same of one area, which begins at a multiple of `step`."""
+    """`tiles` of one area, which begins at a multiple of `step`."""
     (top, bottom), (left, right) = ((span.start, span.stop) for span in area)
     return [
         (slice(top + rows.start, top + rows.stop), slice(left + columns.start, left + columns.stop))
@@ -64,7 +64,7 @@ def overlap(one: Area, other: Area) -> Area | None:
 
 
 def scaled(area: Area, factor: int, height: int, width: int) -> Area:
-    """The same area on a map whose positions are `factor` times as many, cut at its sides of `height` x `width`."""
+    """The same area on a map with `factor` times as many positions per side, clipped to its `height` x `width`."""
     rows, columns = area
     return (
         slice(rows.start * factor, min(rows.stop * factor, height)),
@@ -75,7 +75,7 @@ def scaled(area: Area, factor: int, height: int, width: int) -> Area:
 class Backbone(nn.Module):
     """Picture → a pyramid of feature maps, from fine to coarse.
 
-    A subclass sets `strides` and `channels`, and gives its `stages`: each makes its map of the one before.
+    A subclass sets `strides` and `channels` and implements `stages`: each computes its map from the one before.
     """
 
     strides: tuple[int, ...]
@@ -102,10 +102,15 @@ class Backbone(nn.Module):
     def stages(self) -> Sequence[Callable[[Tensor], Tensor]]:
         raise NotImplementedError
 
+    def first_stages(self, count: int) -> list[nn.Module]:
+        """The first stages, which training may leave as they are; empty where a stage is no module of its own."""
+        found = [stage for stage in self.stages()[:count] if isinstance(stage, nn.Module)]
+        return found if len(found) == count else []
+
     def forward(self, image: Tensor, levels: Sequence[int] | None = None) -> list[Tensor]:
         """Pictures (B, 3, H, W) → the maps of these levels, fine to coarse; all of them without `levels`.
 
-        A map that was not asked for is let go as soon as the next one is made. Levels count from the end if negative.
+        A map that was not asked for is freed as soon as the next one is computed. Negative levels count from the end.
         """
         count = len(self.strides)
         wanted = set(range(count)) if levels is None else {level % count for level in levels}
@@ -166,13 +171,13 @@ class Block(nn.Module):
     patches: int = 1
     """The map needs at least this many positions on each side."""
     builds_maps: bool = False
-    """Whether N x N attention maps are built, also where the block is exported."""
+    """Whether the exported block builds N x N attention maps, which limits the size of pictures."""
     whole_only: str | None = "it cannot be computed tile by tile"
     """Why pictures cannot be streamed through the block with the result of one pass; None where they can."""
     unexplained: str | None = "has no attention to show"
     """Why no attention can be shown, as the end of a sentence about the model; None where it can."""
     adds_context: bool = False
-    """Whether the output is the input plus something, so that its share can be measured."""
+    """Whether the output is the input plus a context, whose share can be measured."""
     has_gate: bool = False
     ends_in_convolution: bool = False
     """Whether the block mixes its output so well that a single 1x1 convolution will do as the head."""
@@ -183,7 +188,7 @@ class Block(nn.Module):
         return 0
 
     def prepare(self) -> None:
-        """Compute once what depends on the weights alone, for inference: the weights must not change afterwards."""
+        """For inference, compute once what depends on the weights alone. They must not change afterwards."""
 
     def exportable(self) -> nn.Module:
         """The same block as a graph of fixed form for maps of any size."""
@@ -199,11 +204,11 @@ class Block(nn.Module):
         return Explanation()
 
     def query_and_key_parameters(self) -> list[nn.Parameter]:
-        """The parameters that the paper's unbounded products are made of, which may learn at a rate of their own."""
+        """The parameters behind the paper's unbounded products, which may have a learning rate of their own."""
         return []
 
     def without(self, part: str) -> "Block":
-        """A copy with one part switched off (middle, long, gate or block), to see what that part is worth."""
+        """A copy with one part switched off (middle, long, gate or block), to measure what that part contributes."""
         raise OrdnetError(f"this model has no {part} that could be switched off; ordnet's variants have")
 
     def gate_map(self, x: Tensor) -> Tensor | None:
@@ -212,7 +217,7 @@ class Block(nn.Module):
 
 
 class NoBlock(Block):
-    """Features as they are: the network without a context block."""
+    """Returns the features unchanged: the network without a context block."""
 
     whole_only = None
 
@@ -242,12 +247,12 @@ def receptive_field(*parts: nn.Module) -> int:
 
 
 def _side(value: int | tuple[int, ...]) -> int:
-    """Torch's settings come as one number or as one per axis; ours are the same on both."""
+    """Torch's layers give one number or one per axis; ours are the same on both axes."""
     return value if isinstance(value, int) else value[0]
 
 
 def check_output_stride(asked: int) -> None:
-    """Dilation can keep the last stages of a usual backbone at these strides."""
+    """Refuse an output stride that dilation cannot give."""
     if asked not in (8, 16, 32):
         raise OrdnetError(f"a dilated backbone has output stride 8 or 16, or 32 without dilation, not {asked}")
 

@@ -1,8 +1,8 @@
-"""The one way in for pixels: RGB as it stands in picture files → what a network takes, at the scale it knows.
+"""From RGB pixels to the network's input: normalised, and at the scale that the network was trained for.
 
 A network knows things at the size they had in its training pictures: a tree ten times as large is no tree to it. So a
-checkpoint keeps how long the long side of those was, and pictures that are much larger are made smaller on their way
-in, much smaller ones larger. Labels come out at the picture's own size: scores are resized to it, not labels.
+checkpoint records the long side of those pictures; much larger pictures are reduced on their way in, much smaller ones
+enlarged. Labels come out at the picture's own size: the scores are resized to it, not the labels.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 
-# ImageNet's, which public backbones were trained with
+# ImageNet's, with which public backbones were trained
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
@@ -37,14 +37,14 @@ class Normalise(nn.Module):
 
 
 def normalise(images: Tensor) -> Tensor:
-    """uint8 RGB (B, 3, H, W) → what the network takes, float32 of the same shape."""
+    """uint8 RGB (B, 3, H, W) → the network's input, float32 of the same shape."""
     mean = torch.tensor(MEAN, device=images.device).view(3, 1, 1) * 255
     scale = torch.tensor(STD, device=images.device).view(3, 1, 1) * 255
     return images.float().sub_(mean).div_(scale)
 
 
 def to_input(pixels: np.ndarray, net: nn.Module) -> Tensor:
-    """RGB (h, w, 3) uint8 → what the network takes (1, 3, h, w), where it is and as precise as it is."""
+    """RGB (h, w, 3) uint8 → the network's input (1, 3, h, w), on its device and in its precision."""
     parameter = next(net.parameters())
     image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))[None]
     return normalise(image.to(parameter.device)).to(parameter.dtype)
@@ -57,8 +57,8 @@ def black(like: Tensor, height: int, width: int) -> Tensor:
 
 
 def padded(pixels: np.ndarray, side: int) -> np.ndarray:
-    """A picture (H, W, 3) with at least `side` pixels each way, continued with its last row and column; the same array
-    where it has them already."""
+    """A picture (H, W, 3) padded to at least `side` pixels each way by repeating its last row and column; the same
+    array where it is large enough already."""
     height, width = pixels.shape[:2]
     missing = [(0, max(0, side - height)), (0, max(0, side - width)), (0, 0)]
     return np.pad(pixels, missing, mode="edge") if any(after for _, after in missing) else pixels
@@ -70,22 +70,22 @@ OWN = "own"
 LongSide = int | Literal["own"] | None
 """What may be asked for: a number of pixels, the picture's own size, or (None) what the checkpoint was trained for."""
 LARGER = 1.25
-"""Pictures up to this many times as large as those trained on are left alone: training scales them more than that."""
+"""Pictures up to this many times as large as those trained on are left alone: training varies the scale by more."""
 SMALLER = 2
-"""Pictures so many times smaller are seen larger; training seldom makes any as small."""
+"""Pictures at least this many times smaller are enlarged; training seldom shows things so small."""
 ENLARGED = 2048
-"""No picture is made longer than this, whatever a checkpoint says of itself."""
+"""No picture is enlarged beyond this long side, whatever a checkpoint says."""
 
 
 class KnownSize(NamedTuple):
-    """The long sides of the pictures that a network knows, in pixels; None is no bound."""
+    """The long sides of the pictures that a network knows, in pixels; None where there is no bound."""
 
     most: int | None = None
     least: int | None = None
 
 
 def known_size(asked: LongSide, about: Mapping[str, Any]) -> KnownSize:
-    """The sizes that a checkpoint knows, or what was asked for instead."""
+    """The sizes that a checkpoint says it was trained for, or those asked for instead."""
     if asked == OWN:
         return KnownSize()
     most, least = (
@@ -100,7 +100,7 @@ def known_size(asked: LongSide, about: Mapping[str, Any]) -> KnownSize:
 
 
 def parse_long_side(text: str | None) -> LongSide:
-    """The same from the command line."""
+    """The value of --long-side."""
     if text is None or text == OWN:
         return text  # type: ignore[return-value]
     if not text.isdecimal() or int(text) < 1:
@@ -109,7 +109,7 @@ def parse_long_side(text: str | None) -> LongSide:
 
 
 def fitted_size(height: int, width: int, known: KnownSize) -> tuple[int, int]:
-    """Height and width of the copy that the network sees; its own where it is not far from what is known."""
+    """Height and width of the copy that the network sees; the picture's own where they are near the known sizes."""
     longest = max(height, width)
     if known.most is not None and longest > LARGER * known.most:
         side = known.most
@@ -121,7 +121,7 @@ def fitted_size(height: int, width: int, known: KnownSize) -> tuple[int, int]:
 
 
 def fitted(pixels: np.ndarray, known: KnownSize) -> np.ndarray:
-    """RGB (H, W, 3) → the copy that the network sees; the picture itself where it is not far from what is known."""
+    """RGB (H, W, 3) → the copy that the network sees; the picture itself where it is near the known sizes."""
     height, width = fitted_size(pixels.shape[0], pixels.shape[1], known)
     if (height, width) == pixels.shape[:2]:
         return pixels
@@ -133,7 +133,7 @@ class Seen:
     """A picture as the network gets it."""
 
     pixels: np.ndarray
-    """The copy, continued to the least size that the network takes."""
+    """The copy, padded to the least size that the network takes."""
     size: tuple[int, int]
     """Height and width that its scores are enlarged to: the picture is the upper left part of that."""
 

@@ -1,4 +1,4 @@
-"""Public backbone weights from a file, by key and shape, with a plain account of what happened."""
+"""Public backbone weights from a file, matched by key and shape, with a report of what was loaded."""
 
 import pickletools
 import warnings
@@ -17,7 +17,7 @@ from ordnet.model import hub
 from ordnet.model.backbones.small import MobileNetV2
 from ordnet.model.backbones.timm import TimmBackbone
 
-# Classification layers and the heads of other parsers (EncNet's, torchvision's, mmsegmentation's), which are not used.
+# Unused: classification layers and the heads of other parsers (EncNet's, torchvision's, mmsegmentation's).
 EXPECTED_LEFTOVERS = (
     *("fc.", "classifier.", "head.", "auxlayer.", "aux_classifier.", "decode_head.", "auxiliary_head.", "features.18."),
 )
@@ -32,8 +32,8 @@ _DROPPED = (
     *("numpy.dtype", "numpy.ndarray", "argparse.Namespace"),
     *("mmengine.logging.history_buffer.HistoryBuffer", "builtins.getattr"),
 )
-"""What whole checkpoints hold beside tensors: PyTorch-Encoding a score (a numpy number), timm its command line,
-mmsegmentation its log. In their place stands `_Dropped`, which does nothing: neither numpy nor getattr is called."""
+"""What whole checkpoints hold besides tensors: PyTorch-Encoding a score (a numpy number), timm its command line,
+mmsegmentation its log. `_Dropped`, which does nothing, takes their place: neither numpy nor getattr is called."""
 ENOUGH = 0.98
 """A file that fills less of the backbone than this was made for another one."""
 _MOST_OPERATIONS = 2_000_000
@@ -41,9 +41,9 @@ _MOST_OPERATIONS = 2_000_000
 _ARCHIVE = b"PK\x03\x04"
 """How files of torch from 1.6 on begin."""
 _OLD_PICKLES = 4
-"""Before the tensors in a file of torch before 1.6: a mark, a version, the machine, and the dictionary."""
+"""Pickles that precede the tensors in files of torch before 1.6: a mark, a version, the machine, the dictionary."""
 _DEEPEST = 4
-"""How deep a state_dict may lie in dictionaries."""
+"""How deeply a state_dict may be nested in dictionaries."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class WeightFile:
 
 @dataclass
 class LoadReport:
-    """Key names, sorted by their fate."""
+    """Key names by what became of them."""
 
     loaded: list[str] = field(default_factory=list)
     random: list[str] = field(default_factory=list)
@@ -136,9 +136,9 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]
 
 
 def load_plain(path: Path) -> Any:
-    """What torch.save wrote, if it holds tensors and plain values only. Nothing of it is run, nothing unpacked.
+    """What torch.save wrote, if it holds tensors and plain values only. No code is run and nothing is decompressed.
 
-    torch's own reader runs no code either, but it unpacks what is compressed (a few megabytes become gigabytes), and
+    torch's own reader runs no code either, but it decompresses files (a few megabytes become gigabytes), and
     it makes byte arrays of any length that a file asks for.
     """
     with path.open("rb") as file:
@@ -166,7 +166,7 @@ def refuse_packed(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _check_pickle(file: Any) -> None:
-    """Raise ValueError where a pickle asks for byte arrays, or lists more than any network has. It is read through."""
+    """Read one pickle; ValueError if it asks for byte arrays or lists more than any network has."""
     for count, (_, argument, _) in enumerate(pickletools.genops(file)):
         if count > _MOST_OPERATIONS:
             raise ValueError("it lists more than any network has")
@@ -175,7 +175,7 @@ def _check_pickle(file: Any) -> None:
 
 
 class _Dropped:
-    """Stands in for an object of a checkpoint that nobody asked for."""
+    """Replaces an object in a checkpoint that is not needed."""
 
     def __new__(cls, *_: object, **__: object) -> "_Dropped":
         return super().__new__(cls)
@@ -272,7 +272,7 @@ def _timm_mobilenet_layers() -> dict[str, str]:
 
 
 def _mmseg_mobilenet_layers() -> dict[str, str]:
-    """mmsegmentation numbers MobileNetV2's blocks per layer, and every convolution stands beside its norm."""
+    """mmsegmentation numbers MobileNetV2's blocks per layer, and keeps every convolution with its norm."""
     names = {"conv1.conv": "features.0.0", "conv1.bn": "features.0.1"}
     number = 0
     for layer, (expand, _, depth, _) in enumerate(MobileNetV2.STAGES, 1):

@@ -1,4 +1,4 @@
-"""6: numbers → something to look at."""
+"""Drawing: labels and figures → pictures, charts and pages."""
 
 from ordnet import submodules
 

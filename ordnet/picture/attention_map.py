@@ -44,7 +44,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Numbers at every place of a picture, and the words beside them."""
+    """Numbers at every place of a picture, and the words around them."""
 
     title: str
     subtitle: str
@@ -69,16 +69,16 @@ class AttentionRow:
     maps: Sequence[HeatMap]
     notes: Sequence[str] = ()
     labels: np.ndarray | None = None
-    """The parse (H, W); without it no such panel."""
+    """The parse (H, W); without it there is no such panel."""
     classes: Sequence[str] = ()
     colours: Sequence[Colour] = ()
 
 
 def attention_figure(rows: Sequence[AttentionRow], across: int | None = None) -> Image.Image:
-    """A row of panels for each position: the picture with a cross, the maps, the parse. Titles stand above the first.
+    """A row of panels for each position: the picture with a cross, the maps, the parse. Titles are above the first.
 
-    All rows have the same kinds of maps, as positions of one model do. With `across` so many panels stand side by side,
-    and the others below them, for narrow screens; then titles stand above all.
+    All rows have the same kinds of maps, as positions of one model do. With `across`, that many panels are side by side
+    and the others below them, for narrow screens; then every panel has its title.
     """
     if not rows:
         raise ValueError("a figure of attention needs at least one position")
@@ -150,7 +150,7 @@ def tinted(
 ) -> np.ndarray:
     """Values (H, W) as colours (H, W, 3) uint8 through which the photo's light and dark can be seen.
 
-    Where there is no value (NaN) the photo stands alone, in pale grey.
+    Where there is no value (NaN), the photo alone is shown, in pale grey.
     """
     grey = np.asarray(Image.fromarray(photo).convert("L"), dtype=np.float32)[..., None] / 255
     known = coloured(values, low, high, colours) * (0.62 + 0.38 * grey)

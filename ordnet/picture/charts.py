@@ -20,7 +20,7 @@ VITALS = {
     "gate_spread": "gate, spread",
     "gate_gradient": "gate, gradient that passes",
 }
-"""Epoch records of a run's log that `curves` draws, with the words beside their lines."""
+"""Keys of a run's epoch records that `curves` draws, with the words beside their lines."""
 OURS, OTHERS = "#1f6f8b", "#b8c4c9"
 """Colours of a benchmark's bars."""
 _COLOURS = ("#1f6f8b", "#7a9e7e", "#d9a441", "#b5533c")
@@ -28,9 +28,9 @@ _COLOURS = ("#1f6f8b", "#7a9e7e", "#d9a441", "#b5533c")
 _LEAST = 0.02
 """An ablation's scale never shows less than this: smaller differences are noise and should look like it."""
 _NAMED = 60
-"""A confusion matrix of up to so many classes has their names at its axes."""
+"""A confusion matrix of up to this many classes has their names at its axes."""
 _NUMBERED = 15
-"""Up to so many have their shares written into the cells."""
+"""Up to this many classes have their shares written into the cells."""
 
 _STYLE = {
     "font.size": 11,
@@ -46,7 +46,7 @@ _STYLE = {
 
 @contextmanager
 def chart(path: Path, width: float, height: float) -> Iterator["Figure"]:
-    """An empty figure of so many inches to draw into; it is saved to `path` at the end of the block.
+    """An empty figure of this size in inches to draw into; it is saved to `path` at the end of the block.
 
     No window system is needed, and the style holds inside the block only.
     """
@@ -62,7 +62,7 @@ def chart(path: Path, width: float, height: float) -> Iterator["Figure"]:
 def correlation_maps(matrices: Mapping[int, np.ndarray], path: Path, title: str) -> None:
     """One heat map for each number of patches along a side; matrices (p², p²) with values 0..1, darker is larger.
 
-    All maps share one scale from 0 to the largest value. Numbers stand in the cells where there are few (p ≤ 2).
+    All maps share one scale from 0 to the largest value. Cells show their numbers where there are few (p ≤ 2).
     """
     top = max((float(np.nanmax(m)) for m in matrices.values() if not np.isnan(m).all()), default=1.0)
     with chart(path, 4.6 * len(matrices) + 0.8, 4.9) as figure:

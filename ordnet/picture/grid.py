@@ -32,7 +32,7 @@ def contact_sheet(
 ) -> Image.Image:
     """Pictures (H, W, 3) uint8 in a grid, by rows; cells are as large as the largest picture.
 
-    `captions` stand below the pictures, shortened to fit. `key` lists the names and colours of the legend.
+    `captions` are written below the pictures, shortened to fit. `key` lists the names and colours of the legend.
     """
     if not tiles:
         raise ValueError("a contact sheet needs at least one picture")
@@ -114,7 +114,7 @@ class ScaleBar:
 
 
 def cell_size(sizes: Sequence[Size], columns: int) -> Size:
-    """The room that every picture gets, in the shape of the pictures' middle one."""
+    """The room that every picture gets, in the pictures' median shape."""
     width = min(max(_WIDTH // columns, _CELL[0]), _CELL[1])
     shape = statistics.median(height / width for width, height in sizes)
     return width, round(width * min(max(shape, _SHAPE[0]), _SHAPE[1]))

@@ -20,14 +20,14 @@ NO_CLASS = (128, 128, 128)
 """The grey of labels that have no colour, such as ignored pixels."""
 
 QUICK_PNG: dict[str, Any] = {"compress_level": 3, "compress_type": zlib.Z_RLE}
-"""How `Image.save` packs what we draw. Runs of equal bytes are nearly all there is to find in photos and label maps:
-looking for nothing else takes 0.6 of the time, and the files are as large."""
+"""How `Image.save` compresses what we draw. Runs of equal bytes are nearly all that there is to compress in photos and
+label maps: looking for nothing else takes 0.6 of the time, and the files are as large."""
 
 _DARKEN = 0.35
 _STRIPE = 8
 """Ignored pixels carry diagonal stripes this many pixels apart."""
 _BLENDED = 2**16
-"""Pixels that are blended at once: what lies between the picture and the result then stays in the processor's cache."""
+"""Pixels that are blended at once, so that intermediate results stay in the processor's cache."""
 
 
 def colour_map(labels: np.ndarray, colours: Sequence[Colour]) -> np.ndarray:
@@ -115,7 +115,7 @@ _ALSO = "…"
 
 
 def font(size: int, text: str = "") -> Font:
-    """Letters of so many pixels that can write `text`."""
+    """A font of this size in pixels that has all letters of `text`."""
     plain = text.replace(_ALSO, "").isascii()
     return _plain(size) if plain else _wide(size)
 
@@ -136,14 +136,14 @@ def _plain(size: int) -> Font:
 
 @lru_cache(maxsize=16)
 def _wide(size: int) -> Font:
-    """The font that matplotlib brings: Latin with all its accents, Greek, Cyrillic and more; no Chinese."""
+    """The font that comes with matplotlib: Latin with all its accents, Greek, Cyrillic and more; no Chinese."""
     import matplotlib
 
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
 
 
 _CELLS = 200
-"""The label map is looked at in up to this many rows and columns."""
+"""The label map is sampled at up to this many rows and columns."""
 _SMALLEST = 11
 """Letters below this many pixels cannot be read: the region then gets no name."""
 _LARGEST = 160
@@ -153,16 +153,16 @@ _INSIDE = 0.98
 """The part of a name's box that must lie in its region: specks of other classes do no harm."""
 _LEADING = 1.2
 _AIR = (12, 9, 7, 5, 4, 3, 2, 1, 0.6)
-"""Sizes of a letter left free around a name, half on either side. A name goes where most of it is to be had."""
+"""Free space around a name in letter sizes, half on either side. A name goes where it has the most."""
 _HALO = [min(215, round(value * 1.3)) for value in range(256)]
 """How dark a name's blurred outline makes what lies behind it."""
 _SMALLER = (0.9, 0.8, 0.7, 0.6, 0.5)
-"""Letters where the wanted size does not fit."""
+"""Sizes of letters to try where the wanted size does not fit."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A class's name and where it stands, in pixels."""
+    """A class's name and where it is written, in pixels."""
 
     class_id: int
     text: str
@@ -218,7 +218,7 @@ def _placed(class_id: int, text: str, wanted: int, region: np.ndarray, step: int
 
 
 def _trials(text: str, wanted: int) -> Iterator[tuple[str, int, float]]:
-    """Text, size of letters and the air around it, from what is best to what is just readable."""
+    """Text, size of letters and the space around it, from the best to the barely readable."""
     layouts = [text, text.replace(" ", "\n")] if " " in text else [text]
     for layout in layouts:
         yield from ((layout, wanted, air) for air in _AIR)
@@ -257,7 +257,7 @@ def connected(cells: np.ndarray) -> np.ndarray:
     beside, below = cells[:, 1:] == cells[:, :-1], cells[1:] == cells[:-1]
     one = np.concatenate([index[:, 1:][beside], index[1:][below]])
     other = np.concatenate([index[:, :-1][beside], index[:-1][below]])
-    # every cell points to a cell of its region with a smaller number; neighbours join, then all point to the end
+    # every cell points to a cell of its region with a smaller number; neighbours join, then all point to the root
     root = index.ravel()
     while True:
         a, b = root[one], root[other]

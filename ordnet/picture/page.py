@@ -1,4 +1,4 @@
-"""An HTML page that needs nothing beside it: opens from disk, light and dark, on a phone and on paper.
+"""A self-contained HTML page: opens from disk, light and dark, on a phone and on paper.
 
 Whatever comes in as text is escaped here; only what is called `html` goes onto the page as it is.
 """
@@ -17,9 +17,9 @@ from PIL import Image
 from ordnet.picture.overlay import Colour
 
 _SMALL = 256 * 256
-"""Pictures of up to so many pixels are stored without loss."""
+"""Pictures of up to this many pixels are stored without loss."""
 _MANY_BARS = 16
-"""More bars than these stand in two columns where there is room."""
+"""More bars than this are set in two columns where there is room."""
 _LONG_WORD = 22
 """Words with more letters may be broken anywhere, so that no table is wider than a phone."""
 _SHOWN = 0.005
@@ -88,8 +88,8 @@ def figure(
 ) -> str:
     """A picture, or a file of one, with its caption; `alt` describes it to those who cannot see it.
 
-    A `chart` is dark ink on white paper, and is turned round in the dark. A `wide` picture is never made so small
-    that it cannot be read: on a narrow screen it scrolls by itself, or gives way to the one that is made for it.
+    A `chart` is dark ink on white paper, and is inverted in dark mode. A `wide` picture never gets too small to read:
+    on a narrow screen it scrolls by itself, or `narrow` is shown in its place.
     """
     classes = " ".join(name for name, wanted in (("chart", chart), ("wide", wide)) if wanted)
     below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
@@ -101,7 +101,7 @@ def figure(
 
 
 def grid(*html: str) -> str:
-    """Parts placed beside each other, as far as there is room."""
+    """Parts placed side by side, as far as there is room."""
     return f'<div class="grid">{"".join(html)}</div>'
 
 
@@ -136,7 +136,7 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
 
 
 def _words(cell: str) -> str:
-    """The end of a cell's tag and its text. Words stay whole; paths break after a slash, what is longer anywhere."""
+    """The end of a cell's tag and its text. Words stay whole; paths break after a slash, longer words anywhere."""
     parts = re.split(r"(?<=[/\\])", cell)
     longest = max((len(word) for part in parts for word in part.split()), default=0)
     return f"{' class=long' if longest > _LONG_WORD else ''}>{'<wbr>'.join(map(text, parts))}"

@@ -130,7 +130,9 @@ class AttentionAnswer(Answer):
     width: int
     height: int
     positions: tuple[int, int] = Field(description="Rows and columns of the network's map.")
-    scale: float = Field(description="Sides of the copy the network attended in, by the picture's: 1 if not too large.")
+    scale: float = Field(
+        description="Sides of the copy the network attended in, by the picture's; above 1 if enlarged."
+    )
     similarity: str = Field(description="dot (weights have a sign) or softmax (weights are shares).")
     long: RangeAnswer | None = Field(description="Weights over the whole picture.")
     middle: RangeAnswer | None = Field(description="Weights within the patch; meaningless outside it.")

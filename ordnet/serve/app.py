@@ -1,4 +1,4 @@
-"""The application: the API's routes, the page's files, and how anything that goes wrong is answered."""
+"""The application: the API's routes, the page's files, and the answers to anything that goes wrong."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ def make_app(
     token: str | None = None,
     hosts: Hosts | None = None,
 ) -> Guard:
-    """The server of these parsers, by what their models are called in answers.
+    """The server for these parsers; the keys are the models' names in answers.
 
     The first one answers where a request names none. Without `hosts` it answers to any name.
     """
@@ -68,7 +68,7 @@ def make_app(
     _add_routes(app, engines, queue, decoder, limits, models)
     _add_pages(app)
     _add_problems(app)
-    # around all of it, so that answers to mistakes of our own are guarded too
+    # around all of it, so that answers to our own mistakes are guarded too
     return Guard(app, token, hosts)
 
 
@@ -97,7 +97,7 @@ def _add_routes(
         work: Callable[[Upload, Picture | None, Stop], Any],
         confidence: bool = False,
     ) -> Any:
-        """What `work` makes of the upload when its turn comes; without a picture where that is not needed any more."""
+        """The result of `work` on the upload when its turn comes; its picture is None where a parse is kept already."""
         end = time.monotonic() + limits.seconds
         queue.refuse_if_full()
         upload = await uploads.read(request)
@@ -117,7 +117,7 @@ def _add_routes(
             )  # fmt: skip
 
     def parsed_of(engine: Engine, upload: Upload, picture: Picture | None, confidence: bool, stop: Stop) -> Parsed:
-        if picture is None:  # it was known when it came; by now others may have taken its place
+        if picture is None:  # its parse was kept when it came, but may have been dropped since
             known = engine.known(upload.key)
             if known is not None and (known.parse.confidence is not None or not confidence):
                 return known
@@ -192,7 +192,7 @@ def _add_routes(
 def _add_pages(app: FastAPI) -> None:
     """/, /page/…, /sample.jpg and /docs, from files that are read once.
 
-    None of them names an absolute address, so a proxy may move them.
+    None of them uses an absolute address, so a proxy may move them.
     """
     folder = files("ordnet.serve") / "page"
     found = {each.name: each.read_bytes() for each in folder.iterdir() if "." in each.name}
@@ -231,7 +231,7 @@ async def _gone(request: Request) -> None:
 
 
 def _add_problems(app: FastAPI) -> None:
-    """Whatever goes wrong is answered with {"error": …} and the status that says whose turn it is."""
+    """Answer whatever goes wrong with {"error": …} and a fitting status."""
 
     def handler(make: Callable[[Any], Refusal]) -> Callable[[Request, Any], Awaitable[Response]]:
         async def handle(_: Request, error: Any) -> Response:

@@ -1,7 +1,7 @@
 """Uploaded pictures are decoded in a process of their own, which is ended when it overruns its time or memory.
 
 Decoders are where hostile files do harm. The child has a bounded address space, writes no files and starts no programs;
-it tells the size first, then the pixels. Dead or too slow, it is replaced, and only its picture is refused.
+it reports the size first, then the pixels. If it dies or is too slow, it is replaced, and only its picture is refused.
 
 Messages: parent → child a length (8 bytes) and the file; child → parent a verdict, width and height (1 + 4 + 4 bytes)
 for the header, the same again for the decoded picture, then its pixels.
@@ -22,16 +22,16 @@ from PIL import features
 
 from ordnet.serve.guard import Limits, Refusal, too_many_pixels
 
-# Named one by one: Pillow hands others on to outside programs, or has hardly tested them.
+# Named one by one: Pillow passes others to outside programs, or has hardly tested them.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 HEADER_SECONDS = 5.0
-"""The time for what stands before the pixels; any honest file takes milliseconds."""
+"""The time for everything before the pixels; any honest file takes milliseconds."""
 SECONDS, SECONDS_PER_MEGAPIXEL = 5.0, 1.0
 """The time for the pixels; a busy machine takes a tenth of it for the slowest format."""
 _BYTES_PER_PIXEL = 24
 """Bytes per pixel for the decoder's own buffers and the picture as RGBA, as RGB and turned upright, all at once."""
 _PICTURES = 2_000
-"""After so many a fresh child takes over, whatever the last one has gathered in memory."""
+"""After this many a fresh child takes over, so that leaked memory does not add up."""
 _ENTRIES, _VALUES, _STRIPS = 500, 200_000, 65_536
 """Bounds on a TIFF's directory: entries, numbers of an entry, strips or tiles. Honest files have far fewer."""
 _OK, _UNREADABLE, _TOO_LARGE, _DAMAGED = range(4)
@@ -161,7 +161,7 @@ def main() -> None:
     from ordnet.data.pictures import opened, upright_rgb
 
     most_bytes, most_pixels = int(sys.argv[1]), int(sys.argv[2])
-    Image.init()  # every decoder's own memory is there before the limit is set
+    Image.init()  # so that every decoder's own memory is allocated before the limit is set
     _restrict(2 * most_bytes + _BYTES_PER_PIXEL * most_pixels + 64_000_000)
     os.write(1, b"!")
     with contextlib.suppress(EOFError):
@@ -181,7 +181,7 @@ def main() -> None:
                     told = True
                     image.load()
                     pixels = np.asarray(upright_rgb(image))
-            except Exception:  # whatever a decoder stumbles over, want of memory among it
+            except Exception:  # whatever a decoder stumbles over, lack of memory included
                 os.write(1, _VERDICT.pack(_DAMAGED if told else _UNREADABLE, 0, 0))
                 continue
             _write(1, _VERDICT.pack(_OK, pixels.shape[1], pixels.shape[0]) + pixels.tobytes(), 0)
@@ -189,7 +189,7 @@ def main() -> None:
 
 
 def _restrict(more: int) -> None:
-    """Bound the memory at `more` bytes above what is taken now; no files, no programs, no core dumps."""
+    """Limit memory to `more` bytes above what is taken now, and allow no files, no programs, no core dumps."""
     try:
         import resource
     except ImportError:  # Windows has no such limits: time is bounded all the same

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond the routes' own types, and the page made of it.
+"""What the OpenAPI document says beyond the routes' own types, and the page made from it.
 
 FastAPI's own page (Swagger UI 5, its files served from here) was tried in its place: 1.7 MB instead of 22 kB, and empty
 under the policy of guard.py, because it starts from an inline script.
@@ -121,7 +121,7 @@ def _answer_fields(document: dict[str, Any], about: dict[str, Any]) -> list[tupl
 
 
 def _kinds(document: dict[str, Any]) -> str:
-    """The fields of whatever stands within the answers."""
+    """The fields of the objects inside answers."""
     schemas = document["components"]["schemas"]
     used = re.findall(r"#/components/schemas/(\w+)", json.dumps(schemas))
     return "".join(_table(name, _properties(schemas[name])) for name in schemas if name in used)

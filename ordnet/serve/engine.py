@@ -1,7 +1,7 @@
 """What the server computes: parse, attend; a few computations at a time, outside the event loop.
 
-A bounded number of requests waits. A client that goes away makes room for the next: a computation ends soon when told
-to stop. The last parses are kept for clicks.
+A bounded number of requests waits. When a client goes away, its computation is told to stop, ends soon, and makes room
+for the next. The last parses are kept for clicks.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from ordnet.serve.guard import Refusal, busy
 
 T = TypeVar("T")
 Stop = threading.Event
-"""Set when nobody waits for a computation any more; it looks at it now and then, and ends."""
+"""Set when nobody waits for a computation any more; it checks this now and then, and ends."""
 
 
 class WorkQueue:
     """Places for requests, the threads that compute, and the one that decodes."""
 
     def __init__(self, queue: int, at_once: int = 1) -> None:
-        """`queue` requests may wait beside the `at_once` that are computed."""
+        """`queue` requests may wait besides the `at_once` that are computed."""
         self._places = queue + at_once
         self._taken = 0
         self._at_once = at_once
         self._computing = 0
-        # one picture more than are computed: the next is decoded meanwhile, and no further ones lie in memory
+        # one picture more than are computed: the next is decoded meanwhile, and no others are held in memory
         self._ahead = asyncio.Semaphore(at_once + 1)
         self._decoder = asyncio.Lock()
         self._devices = asyncio.Semaphore(at_once)
@@ -79,8 +79,8 @@ class WorkQueue:
     ) -> T:
         """The result of `work` when its turn has come; refused after `seconds`, or when `gone` says that nobody waits.
 
-        `decode` is called before it, while others are computed. Work that was begun is told to stop. The next turn
-        starts when it has.
+        `decode` is called before it, while others are computed. Work that has begun is told to stop, and the next turn
+        starts once it has.
         """
         turn: asyncio.Task[T] = asyncio.create_task(self._turn(work, decode))
         self._running.add(turn)
@@ -126,19 +126,19 @@ class WorkQueue:
 
 
 async def _to_its_end(future: "asyncio.Future[T]", stop: Stop | None = None) -> T:
-    """The result of a thread's work. Cancelled, it is told to stop, and waited for: threads cannot be ended."""
+    """The result of a thread's work. If cancelled, it is told to stop and waited for: threads cannot be killed."""
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         if stop is not None:
             stop.set()
         await asyncio.wait({future})
-        future.exception()  # nobody is there to hear of it
+        future.exception()  # retrieved, since nobody else will
         raise
 
 
 class AnyParser(Protocol):
-    """What the server needs of a parser, whatever it runs on."""
+    """What the server needs from a parser, whatever that runs on."""
 
     classes: tuple[str, ...]
     colours: tuple[Colour, ...]
@@ -193,9 +193,9 @@ class Engine:
         self.at_once = min(2, self._threads) if getattr(parser, "device", torch.device("cpu")).type == "cpu" else 1
         """Two pictures with half of the threads each are done sooner than one after the other with all of them."""
         self.progress: float | None = None
-        """How far the present computation is, 0 to 1; None where it is not known."""
+        """How far the current computation is, 0 to 1; None where it is not known."""
         if isinstance(parser, Parser):
-            # before every layer: a pass of seconds ends within milliseconds
+            # checked before every layer, so that a pass of seconds stops within milliseconds
             for layer in parser.net.modules():
                 layer.register_forward_pre_hook(self._look)
 
@@ -214,7 +214,7 @@ class Engine:
         return parsed
 
     def knows(self, key: str, confidence: bool) -> bool:
-        """Whether this needs no computing."""
+        """Whether a parse of this picture is kept, with its confidence if that is wanted."""
         known = self.known(key)
         return known is not None and (known.parse.confidence is not None or not confidence)
 
@@ -242,7 +242,7 @@ class Engine:
 
     @contextmanager
     def _computing(self, stop: Stop) -> Iterator[None]:
-        """While several compute, they share the threads."""
+        """Share the threads with other computations under way."""
         self._mine.stop = stop
         self._share(+1)
         try:

@@ -1,4 +1,4 @@
-"""Who may ask and how much is taken: limits, names, origins, the token, and headers that keep a browser careful."""
+"""Who may use the server, and how much: limits, host names, origins, the token, and security headers."""
 
 import hmac
 import ipaddress
@@ -18,7 +18,7 @@ class Limits:
     pixels: int = 25_000_000
     """The largest picture; larger ones are refused by their header, before they are decoded."""
     queue: int = 16
-    """Requests that may wait beside those that are computed. More are told to come back later."""
+    """Requests that may wait besides those that are computed. More are told to come back later."""
     seconds: float = 120.0
     """Seconds from the first byte of a request to its answer."""
     keep: int = 200_000_000
@@ -31,7 +31,7 @@ class Limits:
     """Bytes a second that a body must reach, on average over `stall` seconds."""
     stall: float = 5.0
     idle: float = 10.0
-    """Seconds that a connection may take to send a request's headers, or rest between two requests."""
+    """Seconds that a connection may take to send a request's headers, or be idle between two requests."""
     connections: int = 128
     """Connections in all; at the limit a new one takes the place of the one that has been idle longest."""
     per_address: int = 64
@@ -74,7 +74,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-# The page's scripts and styles are files of its own; pictures are also drawn from memory.
+# Scripts and styles are the page's own files; pictures may also come from memory.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -94,9 +94,9 @@ _FOR_PROGRAMS = ("/v1/", "/healthz", "/openapi.json")
 
 
 class Hosts:
-    """The names under which the server may be asked for.
+    """The host names that the server answers to.
 
-    A web page can let its own name point to 127.0.0.1 and then read what is served there (DNS rebinding). Such a
+    A web page can make its own name point to 127.0.0.1 and then read what is served there (DNS rebinding). Such a
     request carries that name. So a server that only this machine reaches answers to loopback names alone; one that
     others reach answers to addresses, which cannot be rebound, and to the machine's own names. `allowed` adds to both,
     "*" allows any.
@@ -161,7 +161,7 @@ class Guard:
             await _refuse(send_guarded, *refusal)
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> "tuple[int, str, tuple[bytes, bytes] | None] | None":
-        """Status, words and one more header, where the request may not pass."""
+        """Status, message and one more header, if the request may not pass."""
         host = headers.get(b"host", b"").decode("latin-1")
         if host and not self.hosts.allow(host):  # every browser sends one
             return (

@@ -1,13 +1,14 @@
-"""Starting the server: its socket, the warning about strangers, its connections, serving until a signal comes.
+"""Starting the server: its socket, a warning if others can reach it, its connections, serving until a signal comes.
 
-Connections cost nothing for long: they are bounded in number, in all and per address, and ended where nothing happens.
-uvicorn knows no deadline for a request's headers, for a client that does not read its answer, or for the rest of a body
-that nobody wants. Here a connection without a request under way lives for `Limits.idle` seconds at most, whatever bytes
-trickle in. At the limit a new connection takes the place of the one that has been idle longest, so that idle ones can
-never keep anybody out; connections with a request under way are bounded elsewhere (uploads, the queue).
+Connections are bounded in number, in all and per address, and ended where nothing happens. uvicorn has no deadline for
+a request's headers, for a client that does not read its answer, or for the rest of a body that nobody wants. Here a
+connection without a request under way lives for `Limits.idle` seconds at most, whatever bytes trickle in. At the limit
+a new connection takes the place of the one that has been idle longest, so that idle ones can never keep anybody out;
+connections with a request under way are bounded elsewhere (uploads, the queue).
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -24,11 +25,11 @@ from ordnet.errors import OrdnetError
 from ordnet.serve.guard import Hosts, Limits, is_loopback
 
 _UNREAD = 20.0
-"""Seconds for which a client may take nothing of an answer that waits for it."""
+"""Seconds for which a client may read nothing of an answer that waits for it."""
 
 
 class Connections:
-    """All open connections of one server, and who has to go."""
+    """All open connections of one server; decides which of them to end."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -73,7 +74,7 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection with a clock."""
+    """uvicorn's connection with deadlines."""
 
     def __init__(self, pool: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -112,7 +113,7 @@ class Connection(H11Protocol):
 
 
 class QuietLog(logging.Filter):
-    """Lets `most` messages pass in any `seconds`; those left out are counted and told with the next one."""
+    """Lets `most` messages pass in any `seconds`; those left out are counted and reported with the next one."""
 
     def __init__(self, most: int = 20, seconds: float = 60.0) -> None:
         super().__init__()
@@ -136,7 +137,7 @@ class QuietLog(logging.Filter):
 _GRACE = 3
 """Seconds that answers under way are given when the server ends."""
 _BACKLOG = 64
-"""Connections that are accepted at once, before the first of them is looked at."""
+"""Connections that are accepted before the first of them is handled."""
 _HEADERS = 16_384
 """Bytes of a request's headers."""
 
@@ -167,7 +168,7 @@ def run(
     allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Serve these models on an opened socket until SIGINT or SIGTERM; the first answers unless another is named."""
-    # torch takes seconds to come; a port that is taken, or a name that nobody has, is said before
+    # torch takes seconds to import: a taken port or an unknown host has been reported before
     from ordnet.inference.parser import load
     from ordnet.serve.app import make_app
 
@@ -192,8 +193,11 @@ def run(
     quiet = QuietLog()
     for name in ("uvicorn.error", "asyncio", "python_multipart.multipart"):
         logging.getLogger(name).addFilter(quiet)
-    # the thread that answers is not kept waiting by the threads that compute for more than this
+    # threads that compute keep the thread that answers waiting for no longer than this
     sys.setswitchinterval(0.001)
+    # the collector would look through all of torch now and then: a tenth of a second in which nobody is answered
+    gc.collect()
+    gc.freeze()
     # uvicorn ends by these signals and then raises them once more; that second time they mean nothing
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -202,7 +206,7 @@ def run(
 
 
 def _affordable() -> int:
-    """Connections for which there are file descriptors, when as many again as are accepted at once come on top."""
+    """Connections for which there are file descriptors, apart from those in the backlog and some in reserve."""
     try:
         import resource
     except ImportError:

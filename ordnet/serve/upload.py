@@ -68,7 +68,7 @@ class _Form:
         self._refuse_long_headers()
 
     def _refuse_long_headers(self) -> None:
-        """They are looked at in the event loop, where nobody else is answered meanwhile."""
+        """They are parsed in the event loop, which answers nobody else meanwhile."""
         if len(self._header) + len(self._value) >= _HEADER:
             raise Refusal(422, f"A header of the form is longer than {_HEADER:,} bytes.")
 

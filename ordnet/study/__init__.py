@@ -1,4 +1,4 @@
-"""Many runs, one table."""
+"""Studies: many runs, one table."""
 
 from ordnet import submodules
 

@@ -1,4 +1,4 @@
-"""The paper's four ablation tables, and one of methods: which network each row trains, and their training with seeds.
+"""The paper's four ablation tables, and one of methods: the network of each row, and its training with several seeds.
 
 Rows that train the same network share a run: attention-out with a sigmoid is Basic SA + RLR, fusion by concatenation is
 ORDNet, and the middle range with a single patch is Basic SA (the paper gives both the same figures).
@@ -131,7 +131,7 @@ def rows_of(table: str) -> list[PlannedRow]:
 
 
 def default_recipe(data: str) -> str:
-    """The recipe whose network and schedule an ablation on this data set changes, where none is named."""
+    """The recipe that an ablation on this data set changes, where none is named."""
     name = data.partition(":")[0]
     return {"scenes": "scenes-tiny", "pascal-context": "pcontext-r50-ordnet", "camvid": "camvid-mobilenet"}.get(
         name, "folder-default"
@@ -165,10 +165,10 @@ def ablate(
     rows = rows_of(table)
     base = override(base_settings(data, recipe), list(changes))
     split = split or base.data.val_split
-    classes = open_dataset(base.data.name, split).classes  # a wrong split is a mistake to hear of before training
+    classes = open_dataset(base.data.name, split).classes  # a wrong split is refused before training
     planned = [
         Job(f"{row.label}, seed {seed}", row.settings(base, seed), out / row.run / f"seed-{seed}")
-        # seed by seed: the whole table is there early, if only with one seed
+        # seed by seed, so that the whole table exists early, if only with one seed
         for seed in range(seeds)
         for row in rows
     ]
@@ -215,12 +215,12 @@ class Job:
     """One training run."""
 
     name: str
-    """How the run is called on the screen."""
+    """What the run is called on the screen."""
     settings: Settings
     folder: Path
 
     def finished(self) -> bool:
-        """Whether it needs no more training; a run with other settings is refused, not taken for this one."""
+        """Whether it needs no more training; a run with other settings is an error, not taken for this one."""
         state = load_state(self.folder / "state", lambda text: None)
         if state is None:
             return False
@@ -231,7 +231,7 @@ class Job:
         return is_finished(state, self.settings)
 
     def figures(self, split: str) -> dict[str, Any]:
-        """The scores of the last weights, not the best ones: choosing the best would favour runs that jump about."""
+        """The scores of the last weights, not the best ones: choosing the best would favour runs that fluctuate."""
         last: dict[str, Any] = RunFolder(self.folder).last_epoch()
         if split == self.settings.data.val_split:
             return last
@@ -277,7 +277,7 @@ def train_here(waiting: list[Job], total: int) -> None:
 
 
 def train_beside(waiting: list[Job], total: int, jobs: int) -> None:
-    """Several runs at once, each a process of its own that writes what it says to a file beside its folder."""
+    """Several runs at once, each in a process of its own, whose output goes to a file beside its folder."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     coming, running = list(waiting), dict[subprocess.Popen[bytes], Job]()

@@ -37,7 +37,7 @@ RANGES = {
 
 
 def demo(out: Path, say: Callable[[str], None], changes: Sequence[str] = ()) -> Path:
-    """Run all of it, saying what comes next; the page's path is returned. `changes` are settings of the training."""
+    """Run all of it, saying what comes next; returns the page's path. `changes` are settings of the training."""
     settings = override(settings_of("scenes-tiny"), list(changes))
     if out.exists() and not out.is_dir():
         raise OrdnetError(f"--out {out} is a file; give a folder")

@@ -70,7 +70,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """An ablation's rows beside the paper's, in every form it is written in."""
+    """An ablation's rows beside the paper's, in every format that is written."""
 
     name: str
     data: str

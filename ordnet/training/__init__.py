@@ -1,4 +1,4 @@
-"""3: scores → loss → weights."""
+"""Training: scores → loss → weights."""
 
 from ordnet import submodules
 

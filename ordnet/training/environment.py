@@ -48,7 +48,7 @@ _SHOWN = ("ordnet", "commit", "python", "torch", "numpy", "system", "device", "c
 
 
 def environment_rows(records: list[dict[str, Any]]) -> Sequence[tuple[str, str]]:
-    """The environment as the log's records have it; where a resumed run found something else, both are named."""
+    """The environment as the log's records have it; where a resumed run differs, both values are named."""
     starts = [record for record in records if record["event"] != "epoch"]
     rows = []
     for key in _SHOWN:
@@ -69,7 +69,7 @@ def keep_memory() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     library = ctypes.CDLL(None)
-    # each returns 1 where it was understood
+    # each call returns 1 on success
     answers = [library.mallopt(_MMAP_MAX, 0), library.mallopt(_TRIM_THRESHOLD, -1), library.mallopt(_TOP_PAD, 64 << 20)]
     return all(answers)
 
@@ -98,7 +98,7 @@ def _commit() -> str | None:
 
 
 class StopRequest:
-    """True once somebody has asked."""
+    """True once a signal has asked the run to stop."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -112,7 +112,7 @@ class Stopped(OrdnetError):
 
     def __init__(self, message: str, request: StopRequest) -> None:
         super().__init__(message)
-        # as a shell would report it; another process may have been the one that was asked
+        # as a shell reports it; without a signal, another process was asked
         self.exit_code = 128 + (request.signal or signal.SIGTERM)
 
 

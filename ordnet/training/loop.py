@@ -33,17 +33,17 @@ from ordnet.training.monitor import Display, watch
 from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.start import freeze_norms, widths_of
+from ordnet.training.start import learning_mode, widths_of
 from ordnet.training.state import is_finished
 from ordnet.training.step import anybody, lost_connection, set_rate, take_step
 
 _DRAW_SECONDS = 30
-"""Drawing takes about half a second; runs with short epochs do not draw after each."""
+"""Seconds between two drawings, which take about half a second each: short epochs are not all drawn."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is left when training ends."""
+    """The result of training."""
 
     folder: Path
     figures: dict[str, Any]
@@ -83,11 +83,11 @@ def train(
     device: str | None = None,
     force_data: bool = False,
 ) -> Run:
-    """Train a parser; what is left are the run folder's files and the last evaluation's figures.
+    """Train a parser; returns the run folder and the last evaluation's figures.
 
-    `recipe` is a name from `ordnet recipes` or a settings file; `data` what stands after --data; `changes` either
+    `recipe` is a name from `ordnet recipes` or a settings file; `data` is as for --data; `changes` are either
     {"training.epochs": 5} or ["training.epochs=5"]. The run folder is runs/RECIPE unless `out` says otherwise.
-    `device` is cpu, cuda, cuda:1, mps; without it a GPU where there is one.
+    `device` is cpu, cuda, cuda:1 or mps; by default a GPU where there is one.
     `force_data` resumes a run although its data has changed.
     """
     settings = settings_of(recipe)
@@ -95,7 +95,7 @@ def train(
     settings = settings.model_copy(update={"data": settings.data.model_copy(update=given)})
     words = [f"{key}={_word(value)}" for key, value in changes.items()] if isinstance(changes, Mapping) else changes
     settings = override(settings, list(words))
-    if settings.data.name == "folder:PATH":  # as the recipe has it
+    if settings.data.name == "folder:PATH":  # the recipe's placeholder
         raise OrdnetError(f"{recipe} needs your pictures: --data folder:PATH, with the folder they are in as PATH")
     if init:
         settings = _fitted(settings, Path(init), words)
@@ -150,9 +150,9 @@ def train_with(
 
 @contextmanager
 def clean_end(setup: Setup) -> Iterator[None]:
-    """However training ends, its loading processes end too; what can be foreseen is said in words.
+    """End the loading processes however training ends, and turn expected failures into plain errors.
 
-    A worker's death is reported by a signal, so that the error comes from wherever the loop is just then.
+    A worker's death is reported by a signal, so that the error is raised wherever the loop happens to be.
     """
     try:
         yield
@@ -171,14 +171,12 @@ def clean_end(setup: Setup) -> Iterator[None]:
 
 
 def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
-    """Train from the progress's step to the epoch's end; returns the speed in images per second.
+    """Train from the current step to the end of the epoch; returns the speed in images per second.
 
     A request to stop ends it after the step under way, with `Stopped` and a saved state.
     """
     training, progress, batches = setup.training, setup.progress, setup.batches
-    setup.net.train()
-    if training.freeze_norm:
-        freeze_norms(setup.net)
+    learning_mode(setup.net, training, setup.frozen)
     started, seen, speed = time.monotonic(), 0, 0.0
     title = f"epoch {progress.epoch + 1}/{training.epochs}"
     with setup.display.task(title, batches.steps, progress.step) as advance:
@@ -253,7 +251,7 @@ def _evaluate(setup: Setup) -> Scored:
 
 
 def _out_of_patience(setup: Setup) -> bool:
-    """Whether the best score is so old that training ends early."""
+    """Whether the best score is old enough to end training early."""
     progress, patience = setup.progress, setup.settings.training.patience
     stale = progress.epoch - progress.best_epoch
     if patience is None or stale < patience or progress.epoch == setup.settings.training.epochs:

@@ -4,12 +4,12 @@ A batch may be spread over processes and accumulation steps. Each of them sees a
 batch's loss: the parts' sum is the loss, and the sum of their gradients its gradient. (Where processes average their
 gradients, as DistributedDataParallel does, multiply each part by the number of processes.)
 
-Losses may be taken at a sample of the pixels: one in each cell of the small scores' grid, another one at every step.
+Losses may be taken at a sample of the pixels: one in each cell of the small scores' grid, a different one at each step.
 Losses at the picture's size see every pixel, at a price: with scores at a quarter of its size, sixteen times as many
-are made and compared. Losses at the scores' own places are cheap, but always see the same pixel of a cell; a network
-then learns lines of one to three pixels as dots, and what upsampling makes between the dots is left to chance. A
-sample that moves sees all pixels in time, at the price of the latter: its mean over all offsets is cross-entropy at
-the picture's size.
+are computed and compared. Losses at the small scores' own positions are cheap, but always see the same pixel of a cell;
+a network then learns lines of one to three pixels as dots, and what upsampling makes between the dots is left to
+chance. A sample that moves sees all pixels in time and costs as little: its mean over all offsets is the cross-entropy
+at the picture's size.
 
 Shapes: B images, K classes, H x W pixels, h x w small scores.
 """
@@ -38,8 +38,8 @@ def total_loss(
 
     scores and auxiliary scores (B, K, H, W), labels (B, H, W). `pixels` is `count_pixels` summed over all micro-batches
     of the batch, so that cross-entropy does not depend on how the batch was split. `share` is the part of the batch's
-    samples that are here. It weighs the Lovász loss, which compares all pixels with each other and so can only be taken
-    per micro-batch: the larger the micro-batch, the closer to the loss of the whole batch.
+    samples in this micro-batch. It weighs the Lovász loss, which compares all pixels with each other and so can only be
+    taken per micro-batch: the larger the micro-batch, the closer to the loss of the whole batch.
 
     The parts (`cross_entropy`, `lovasz`, `auxiliary`) carry no gradient and are not yet weighted by the settings; one
     whose weight is 0 is not computed. Where no pixel counts, everything is zero, the gradient too.
@@ -69,7 +69,7 @@ def class_weights_of(settings: TrainingConfig) -> tuple[float, ...] | None:
 
 
 def faded(settings: TrainingConfig, done: float) -> TrainingConfig:
-    """The settings with the class weights as they are when the part `done` (0 to 1) of the run is over."""
+    """The settings with the class weights faded as far as they are after the part `done` (0 to 1) of the run."""
     weights = class_weights_of(settings)
     if weights is None or settings.class_weights_fade == 0:
         return settings

@@ -1,4 +1,4 @@
-"""The Lovász-softmax loss (Berman, Triki and Blaschko, 2018) over the classes present, its gradient in closed form.
+"""The Lovász-softmax loss (Berman, Triki and Blaschko, 2018) over the classes present, gradient in closed form.
 
 For one class let F pixels be its own (foreground), and a pixel's error e = 1 − p on them and p elsewhere, p being the
 class's probability. The loss is Σ w·e, where the weights w are how much the Jaccard loss grows as pixels turn wrong in
@@ -9,7 +9,7 @@ the order of falling error. With `union` = F + the background pixels up to and i
     w = missed / (union · (union − 1))        for a background pixel.
 
 Two things follow. Given the order the loss is linear, so that w (with a sign) is also its gradient: nothing needs to be
-kept per class for the way back. And a background pixel after the last foreground one weighs exactly nothing: it is
+kept per class for the backward pass. And a background pixel after the last foreground one weighs exactly nothing: it is
 neither sorted nor summed, which leaves few pixels to sort. The closed form also avoids the difference of two nearly
 equal Jaccard indices, which loses most digits in float32.
 
@@ -43,7 +43,7 @@ def lovasz_softmax(scores: Tensor, labels: Tensor, ignore: int = IGNORE, per_ima
 def lovasz_of_probabilities(probabilities: Tensor, labels: Tensor, ignore: int = IGNORE) -> Tensor:
     """Each class's loss on given probabilities (B, K, H, W), as (K,) values; NaN for a class that no label has.
 
-    On probabilities of 0 and 1 this is 1 − IoU. For looking at, not for training: it carries no gradient.
+    On probabilities of 0 and 1 this is 1 − IoU. For inspection, not for training: it carries no gradient.
     """
     _check(probabilities, labels, ignore)
     probabilities = probabilities.to(_precision(probabilities))
@@ -59,7 +59,7 @@ def lovasz_of_probabilities(probabilities: Tensor, labels: Tensor, ignore: int =
 class _LovaszSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, labels: Tensor, ignore: int, per_image: bool) -> Tensor:
-        # whatever the layout of the scores, one class's pixels shall lie together
+        # whatever the layout of the scores, the pixels of one class are to be contiguous
         probabilities = scores.contiguous().softmax(1, dtype=_precision(scores)).flatten(2)
         gradient = torch.zeros_like(probabilities) if ctx.needs_input_grad[0] else None
         labels = labels.flatten(1)
@@ -116,7 +116,7 @@ def _weigh(probability: Tensor, foreground: Tensor, counts: Tensor) -> tuple[Ten
 
     # bit patterns of floats ≥ 0 have the floats' order, and integers sort several times faster on a CPU
     order = errors.view(torch.int64 if errors.dtype == torch.float64 else torch.int32).argsort()
-    # the errors rise here, so that the foreground pixels still to come as they fall are those up to here
+    # in order of rising error, the foreground pixels "still to come" are those up to this one
     is_own = order < len(foreground)
     missed = is_own.cumsum(0)
     union = torch.arange(len(order), 0, -1, device=order.device) + missed - is_own.long()
@@ -135,7 +135,7 @@ def _foregrounds(labels: Tensor, ignore: int) -> dict[int, Tensor]:
 
 
 def _back_through_softmax(probabilities: Tensor, gradient: Tensor) -> None:
-    """Turn a gradient by probabilities into one by scores, in place: p · (g − Σ p·g)."""
+    """Turn the gradient of probabilities into that of scores, in place: p · (g − Σ p·g)."""
     inner = torch.zeros_like(gradient[:, 0])
     # class by class: no temporary of the full size, and each row is still in the cache for its second step
     for p, g in zip(probabilities.unbind(1), gradient.unbind(1), strict=True):

@@ -1,7 +1,7 @@
-"""What a person learns of a run: a bar and a line per epoch, TensorBoard, and whether the omni-range block is alive.
+"""Watching a run: a bar and a line per epoch, TensorBoard, and whether the omni-range block is alive.
 
-The bar shows loss, mIoU, rate, speed and time left. The block's vital signs are what it adds, how much of that depends
-on the place, and how its gate moves: `watch` measures them while the network is training, `in_words` says them in
+The bar shows loss, mIoU, rate, speed and time left. The block's vital signs are how much it adds, how much of that
+varies over the picture, and how its gate moves: `watch` measures them during training, `in_words` puts them into
 sentences.
 """
 
@@ -31,7 +31,7 @@ class Display:
         self.console = Console(stderr=True, quiet=not main, markup=False, emoji=False, highlight=False, soft_wrap=True)
         self._said: list[str] = []
         self.weighted = False
-        """Whether rare classes weigh more already, and need not be advised."""
+        """Whether classes are weighted already, so that weights are not advised."""
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -48,7 +48,7 @@ class Display:
 
     @contextmanager
     def task(self, description: str, total: int, done: int = 0) -> Iterator[Callable[[str], None]]:
-        """A bar that the returned function moves on by one, with a few words about how it goes."""
+        """A bar that the yielded function advances by one, with a few words on how it goes."""
         task = self.bar.add_task(description, total=total, completed=done, about="")
 
         def advance(about: str = "") -> None:
@@ -73,7 +73,7 @@ class Display:
         self._remark(record)
 
     def _remark(self, record: dict[str, Any]) -> None:
-        """Say what the scores do not tell and what was never predicted, whenever that changes."""
+        """Say what the scores leave out and what was never predicted, whenever that changes."""
         if "miou" not in record:
             return
         found = remarks(record)
@@ -99,7 +99,7 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise OrdnetError("training.tensorboard needs TensorBoard: pip install 'ordnet[log]'") from None
-        # what a killed run wrote after the state that is resumed is hidden
+        # hides what a killed run wrote after the state that is resumed
         self._writer = SummaryWriter(folder, purge_step=epoch + 1)
 
     def write(self, record: dict[str, Any]) -> None:
@@ -114,12 +114,12 @@ class Board:
 
 
 SAMPLES = 8
-"""Forward passes looked at; the figures are means over them."""
+"""Forward passes that are measured; the figures are means over them."""
 _ALIVE, _IDLE = 0.10, 0.05
-"""The size of what depends on the place, relative to the block's input: runs that need context reached 0.3, idle
+"""The size of what varies over the picture, relative to the block's input: runs that need context reached 0.3, idle
 blocks 0.02."""
 _STILL = 0.05
-"""A gate that moves less than this treats all positions alike."""
+"""A gate that spreads less than this treats all positions alike."""
 _CLOSED = 0.02
 """A gate whose mean is below this lets next to nothing through."""
 _STUCK = 0.01
@@ -167,7 +167,7 @@ def _measure(block: Block, x: Tensor, y: Tensor) -> dict[str, float]:
         vitals["gate_mean"] = float(shown.gate.mean())
         vitals["gate_spread"] = float(shown.gate.std(correction=0))
         if shown.gate_norm == "sigmoid":
-            # σ' = g (1 − g) is what a gradient is multiplied with on its way to queries and keys; at most 1/4
+            # σ' = g (1 − g) is the factor on a gradient on its way to queries and keys; at most 1/4
             vitals["gate_gradient"] = float((4 * shown.gate * (1 - shown.gate)).mean())
     return vitals
 

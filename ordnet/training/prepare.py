@@ -1,4 +1,4 @@
-"""Everything a run works with, made before its first step: data, network, optimizer, and how far it had come."""
+"""Preparing a run before its first step: data, network, optimizer and, where it is resumed, its progress."""
 
 import os
 import time
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
-from torch import distributed
+from torch import distributed, nn
 
 from ordnet.config import LONGEST_SIDE, DataConfig, Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
@@ -31,7 +31,7 @@ from ordnet.training.environment import describe
 from ordnet.training.loss import class_weights_of
 from ordnet.training.monitor import Board, Display
 from ordnet.training.run_folder import RunFolder
-from ordnet.training.start import Averaged, start_network, synchronise_norms
+from ordnet.training.start import Averaged, frozen_stages, start_network, synchronise_norms
 from ordnet.training.state import RunProgress, check_fingerprint, fingerprint
 from ordnet.training.step import Trainee, make_optimizer, poly
 
@@ -54,6 +54,8 @@ class Setup:
     val_set: Dataset
     batches: Batches
     net: Network
+    frozen: list[nn.Module]
+    """Stages of the backbone that stay as they are."""
     averaged: Averaged | None
     model: Any
     """`net` as it is trained: wrapped for several processes, compiled where that was asked for."""
@@ -62,7 +64,7 @@ class Setup:
     class_weights: tuple[float, ...] | None
     """The weights given in the settings, or those that `auto` has counted."""
     known: KnownSize
-    """How large the network sees pictures: checkpoints keep it, so that others are parsed at this scale."""
+    """The sizes at which the network sees pictures; checkpoints record them for parsing other pictures."""
     data: dict[str, Any]
     """The data set's fingerprint."""
 
@@ -78,11 +80,11 @@ class Setup:
 
     @property
     def rate(self) -> float:
-        """The backbone's learning rate at this moment."""
+        """The backbone's current learning rate."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     def save_state(self) -> None:
-        """Write down what `--resume` needs; only the first process does."""
+        """Save what `--resume` needs; only the first process does."""
         if self.accelerator.is_main_process:
             parts = (self.net, self.optimizer, self.averaged, self.progress)
             fixed = (self.class_weights, self.data)
@@ -103,7 +105,7 @@ class Setup:
 
 
 def make_accelerator(training: TrainingConfig, device: str | None = None) -> Accelerator:
-    """The device to train on, and the other processes; without a name a GPU where there is one."""
+    """The device to train on, and the other processes; by default a GPU where there is one."""
     chosen = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if chosen.index is not None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -123,7 +125,7 @@ def earlier_state(
 ) -> dict[str, Any] | None:
     """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked.
 
-    Where torchrun has started the processes again, the run goes on, whatever its first start was told.
+    When torchrun has restarted the processes, the run is resumed whatever the command line says.
     """
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
         resume, force = True, False
@@ -157,7 +159,7 @@ def prepare(
     init: Path | None,
     force_data: bool = False,
 ) -> Setup:
-    """Open the data, build the network or put it back to the state `found`, and begin the run's log.
+    """Open the data, build the network or restore it to the state `found`, and begin the run's log.
 
     With `force_data` a run is resumed although its data has changed.
     """
@@ -181,7 +183,7 @@ def prepare(
     origin: list[str] = []
     model, start = settings.model, init
     if found is not None and "stride_on" in found:
-        # the state has all weights: the file, the checkpoint or the hub that they once came from is not asked again
+        # the state has all weights: the file, checkpoint or hub that they came from is not needed again
         model, start = model.model_copy(update={"weights": None, "stride_on": found["stride_on"]}), None
     net = start_network(model, train_set.classes.names, start, training.seed, origin.append)
     for words in origin:
@@ -193,6 +195,7 @@ def prepare(
     if training.channels_last:
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net = net.to(accelerator.device)
+    frozen = frozen_stages(net, settings)
     optimizer: Any = make_optimizer(net, training)
     averaged = Averaged(net, training.ema) if training.ema else None
     progress = RunProgress()
@@ -211,18 +214,18 @@ def prepare(
     if main and found is None and not scaled and (advice := size_remark(sides, training.crop)):
         display.say(advice)
     return Setup(
-        settings, folder, accelerator, display, board, train_set, val_set, batches, net, averaged, trainee, optimizer,
-        progress, weights, _known_size(sides, settings.data), data,
+        settings, folder, accelerator, display, board, train_set, val_set, batches, net, frozen, averaged, trainee,
+        optimizer, progress, weights, _known_size(sides, settings.data), data,
     )  # fmt: skip
 
 
 def _known_size(sides: Sequence[int], data: DataConfig) -> KnownSize:
-    """The long sides that nine of ten training pictures have."""
+    """The range of long sides that nine in ten training pictures fall into."""
     if not sides:
         return KnownSize(data.long_side)
     least, most = (int(np.quantile(sides, part, method="lower")) for part in (0.05, 0.95))
     most = data.long_side or min(most, LONGEST_SIDE)
-    # a base size is somebody else's scale: sizes are drawn around that one
+    # with a base size, training scales pictures around that size, not their own
     return KnownSize(most, None if data.base_size else min(least, most))
 
 
@@ -243,7 +246,7 @@ def _open_data(settings: Settings, display: Display, main: bool) -> tuple[Datase
 
 
 def _workers(asked: int, display: Display) -> int:
-    """The number of loading processes: as many as were asked for, within what the computer can bear."""
+    """The number of loading processes: as many as were asked for, within what the computer can use."""
     cores, beside = os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     most = max(1, _WORKERS_PER_CORE * cores // beside)
     if asked <= most:
@@ -261,8 +264,8 @@ def _begin_log(
     weights: tuple[float, ...] | None,
     origin: list[str],
 ) -> None:
-    """Write the settings, with what --init began with, and the record of this start; `origin` says where its weights
-    came from."""
+    """Write the settings, with a note on --init, and the record of this start; `origin` says where its weights came
+    from."""
     folder.own_all(settings.training.tensorboard)
     folder.sweep()
     if found is not None:

@@ -3,7 +3,7 @@
 settings.yaml  log.jsonl  curves.png  best.safetensors  last.safetensors  report.html  state/  tensorboard/
 
 Only files that a run wrote are ever replaced or removed. `.ordnet-files` lists their names; it is written before any of
-them, once it is sure that none of them is there already.
+them, after a check that none of them exists yet.
 """
 
 import fcntl
@@ -54,17 +54,17 @@ class RunFolder:
             raise OrdnetError(f"another process is training in {self.path}; choose another --out") from None
 
     def release(self) -> None:
-        """Let others in; a run that failed before it wrote anything leaves no folder of its own behind."""
+        """Let others in. If the run failed before it wrote anything, remove the folders it created."""
         if self._lock is None:
             return
         lock = self.path / ".lock"
-        # a lock of ours is empty, and a list of ours names files
+        # our lock is empty, and our list names files
         own = {".lock"} if lock.exists() and lock.stat().st_size == 0 else set()
         own |= {_LIST} if self._listed() else set()
         if {path.name for path in self.path.iterdir()} <= own:
             for name in own:
                 (self.path / name).unlink(missing_ok=True)
-            with suppress(OSError):  # another run has come into the folder above
+            with suppress(OSError):  # one of them holds another run by now
                 for path in self._made:
                     path.rmdir()
         self._lock.close()
@@ -87,13 +87,13 @@ class RunFolder:
             )
 
     def own_all(self, board: bool = False) -> None:
-        """Claim all names that a run writes for this run, once `refuse_foreign` has found no file of anybody else."""
+        """Claim all names that a run writes; `refuse_foreign` must have found nobody else's files under them."""
         own = self._own() | set(_wanted(board))
         if self._listed() != own:
             write_text(self.path / _LIST, "".join(f"{name}\n" for name in OWN if name in own))
 
     def clear(self) -> None:
-        """Take away what an earlier run wrote, and nothing else."""
+        """Remove what an earlier run wrote, and nothing else."""
         self.sweep()
         for name in self._own():
             path = self.path / name
@@ -103,11 +103,11 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
         for folder in (self.state, self.path / "tensorboard"):
-            with suppress(OSError):  # somebody else's files are in it, or it is not there
+            with suppress(OSError):  # it does not exist, or holds somebody else's files
                 folder.rmdir()
 
     def sweep(self) -> None:
-        """Take away files that a killed run was just writing (ordnet.files names them)."""
+        """Remove files that a killed run was in the middle of writing (ordnet.files names them)."""
         names = {Path(name).name for name in (*OWN, _LIST)}
         for folder in (self.path, self.state):
             for path in folder.glob(".*.tmp*"):
@@ -116,7 +116,7 @@ class RunFolder:
                     path.unlink(missing_ok=True)
 
     def _own(self) -> set[str]:
-        """The names that a run wrote here. Runs before the list was kept are known by their log."""
+        """The names that a run wrote here. Runs from before there was a list are recognised by their log."""
         listed = self._listed()
         if not listed and any(record.get("event") == "start" and "ordnet" in record for record in self.records()):
             return set(OWN)
@@ -139,7 +139,7 @@ class RunFolder:
         return self.log.stat().st_size if self.log.exists() else 0
 
     def cut_log(self, size: int) -> None:
-        """Forget what was logged after the state that is resumed: it will be logged again. End a torn line."""
+        """Drop what was logged after the state that is resumed: it will be logged again. A torn line gets its end."""
         if not self.log.exists():
             return
         with self.log.open("r+b") as file:
@@ -167,7 +167,7 @@ class RunFolder:
         return [record for record in self.records() if record["event"] == "epoch"]
 
     def last_epoch(self) -> dict[str, Any]:
-        """The record of the last epoch of a run that is done."""
+        """The record of a finished run's last epoch."""
         found = self.epochs()
         if not found:
             raise OrdnetError(
@@ -182,5 +182,5 @@ def _wanted(board: bool) -> tuple[str, ...]:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is anything of that name, a dangling link too."""
+    """Whether anything has that name, even a dangling link."""
     return path.exists() or path.is_symlink()

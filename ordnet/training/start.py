@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ordnet.config import ModelConfig
+from ordnet.config import ModelConfig, Settings, TrainingConfig
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
-from ordnet.model.build import build_from
+from ordnet.model.build import SCRATCH, build_from
 from ordnet.model.card import find
 from ordnet.model.network import Network
 
-WIDTHS = ("neck", "key_channels", "value_channels")
+WIDTHS = ("neck", "block_stride", "key_channels", "value_channels")
 
 
 def start_network(
@@ -26,7 +26,7 @@ def start_network(
     if init is None:
         return build_from(config, len(names), say)
     before = checkpoint.load(find(init))
-    # a whole checkpoint brings its backbone along, and knows where that takes its strides
+    # a checkpoint includes its backbone, and records which layer that strides on
     config = config.model_copy(update={"weights": None, "stride_on": before.net.config.stride_on})
     net = build_from(config, len(names))
     own, given = net.state_dict(), before.net.state_dict()
@@ -52,8 +52,8 @@ def start_network(
 
 
 def widths_of(init: Path, config: ModelConfig, fixed: Collection[str]) -> dict[str, Any]:
-    """The widths and the kind of fine decoder in which the checkpoint's network differs from the settings; what is
-    `fixed` is not looked at.
+    """The widths and the kind of fine decoder in which the checkpoint's network differs from the settings, except for
+    those that are `fixed`.
 
     Which network it is (variant, backbone, patches, gate, …) stays with the settings: a recipe must train what it says.
     """
@@ -75,6 +75,26 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
 
 
+def frozen_stages(net: Network, settings: Settings) -> list[nn.Module]:
+    """Freeze the backbone's first stages, as many as training.freeze_stages says; returns them, for `learning_mode`."""
+    model = settings.model
+    if model.weights in (None, "none") or model.backbone in SCRATCH:
+        return []  # what has not been taught anything has to learn
+    stages = net.first_stages(settings.training.freeze_stages)
+    for stage in stages:
+        stage.requires_grad_(False)
+    return stages
+
+
+def learning_mode(net: nn.Module, training: TrainingConfig, frozen: Sequence[nn.Module]) -> None:
+    """Have the network learn, but for norms and stages that are to stay as they are."""
+    net.train()
+    if training.freeze_norm:
+        freeze_norms(net)
+    for stage in frozen:
+        stage.eval()
+
+
 def freeze_norms(net: nn.Module) -> None:
     """Let batch norms keep the statistics they came with; their scale and shift still learn."""
     for module in net.modules():
@@ -83,16 +103,16 @@ def freeze_norms(net: nn.Module) -> None:
 
 
 def synchronise_norms(net: Network) -> Network:
-    """Let batch norms see the batches of all GPUs. The backbone knows how its own are converted."""
+    """Let batch norms see the batches of all GPUs. The backbone converts its own."""
     net.backbone = net.backbone.with_synchronised_norms()
     return nn.SyncBatchNorm.convert_sync_batchnorm(net)
 
 
 class Averaged:
-    """An exponential moving average of a network, which is what is evaluated and kept.
+    """An exponential moving average of a network, which is evaluated and saved in its place.
 
-    The average is short at first and grows to its full length: otherwise the random start would weigh for as long as
-    the average remembers, and the first evaluations, or a whole short run, would be of a network that nobody trained.
+    The average is short at first and grows to its full length: otherwise the random start would count for as long as
+    the average remembers, and the first evaluations, or a whole short run, would be of an untrained network.
 
     torch.optim.swa_utils.AveragedModel gives the same floats to the bit in the same time (5 ms for MobileNetV2), but
     it rounds batch norm's counters of batches down to 0, and a resumed run would have to keep a counter of its own.
@@ -104,7 +124,7 @@ class Averaged:
 
     @torch.no_grad()
     def update(self, net: Network, step: int) -> None:
-        """Take the network after `step` steps in, counted from 1."""
+        """Add the network as it is after `step` steps, counted from 1."""
         share = max(1 - self.decay, 9 / (9 + step))  # step 1 takes nearly all of it, step 100 a twelfth
         for own, new in zip(self.net.state_dict().values(), net.state_dict().values(), strict=True):
             if own.is_floating_point():

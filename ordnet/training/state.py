@@ -1,4 +1,4 @@
-"""The state a run resumes from: what it consists of, how it is kept, whether it may be continued.
+"""The state a run resumes from: its parts, its files, and whether it may be resumed.
 
 It is written atomically, the one before it is kept, and it is read without running any pickle.
 """
@@ -27,7 +27,7 @@ from ordnet.training.start import Averaged
 
 VERSION = 1
 HARMLESS = {"data.workers", "training.save_minutes", "training.tensorboard", "training.patience"}
-"""Settings that may change between two halves of a run: the steps stay the same."""
+"""Settings that may change when a run is resumed: the steps stay the same."""
 
 
 @dataclass
@@ -92,13 +92,13 @@ def restore(state: dict[str, Any], net: nn.Module, optimizer: Any, averaged: Ave
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Bring the state to disk as state.pt; the state before it becomes previous.pt."""
+    """Write the state as state.pt; the state before it becomes previous.pt."""
     current, previous = folder / "state.pt", folder / "previous.pt"
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             torch.save({**state, "version": VERSION}, file)
-        # from here on the new state is complete: the old one may step aside
+        # the new state is complete: the old one may be replaced
         if current.exists():
             current.replace(previous)
 
@@ -114,7 +114,7 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """The newest readable state; None where there is none. A damaged one is passed over, and that is said."""
+    """The newest readable state; None where there is none. A damaged one is skipped with a message."""
     for name in ("state.pt", "previous.pt"):
         path = folder / name
         if not path.exists():
@@ -136,11 +136,11 @@ def load(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 def _check_parts(state: Any) -> None:
-    """Whether it is what `snapshot` takes, as far as that can be told before there is a network."""
+    """Raise an error unless it is what `snapshot` returns, as far as that can be told without the network."""
     if not isinstance(state, dict) or "version" not in state:
         raise ValueError("it holds no state of a run")
     if state["version"] != VERSION:
-        return  # said elsewhere
+        return  # `load` reports it
     TypeAdapter(RunProgress).validate_python(asdict(RunProgress(**state["progress"])))
     sections = all(isinstance(values, dict) for values in state["settings"].values())
     counts = (state["settings"]["training"]["epochs"], state["log_size"])
@@ -160,7 +160,7 @@ def _check_sums(path: Path) -> None:
 def check_settings(before: dict[str, Any], now: Settings) -> None:
     """Refuse to resume a run with other settings: it would be neither the one nor the other.
 
-    More epochs are no other settings: the run goes on for longer.
+    More epochs are allowed: the run goes on for longer.
     """
     asked = now.model_dump(mode="json")
     changed = [
@@ -176,7 +176,7 @@ def check_settings(before: dict[str, Any], now: Settings) -> None:
 
 
 def is_finished(state: dict[str, Any], now: Settings) -> bool:
-    """Whether the run needs no more training; more epochs, or more patience with one that ended early, ask for more."""
+    """Whether the run needs no more training. More epochs, or another patience after an early end, ask for more."""
     before, training = state["settings"]["training"], now.training
     if not state["progress"]["finished"]:
         return False
@@ -187,12 +187,12 @@ def is_finished(state: dict[str, Any], now: Settings) -> bool:
 
 
 def _default(section: str, key: str) -> Any:
-    """What a setting was before it existed."""
+    """The value of a setting that older states do not have."""
     return getattr(Settings(), section).model_dump(mode="json")[key]
 
 
 def fingerprint(train_set: Dataset, val_set: Dataset, processes: int) -> dict[str, Any]:
-    """Classes, ids and file sizes of both parts, and the number of processes, as plain values for the state."""
+    """Classes, ids and file sizes of both splits, and the number of processes, as plain values for the state."""
     return {
         "classes": list(train_set.classes.names),
         "processes": processes,
@@ -202,9 +202,9 @@ def fingerprint(train_set: Dataset, val_set: Dataset, processes: int) -> dict[st
 
 
 def check_fingerprint(before: dict[str, Any] | None, now: dict[str, Any], force: bool) -> list[str]:
-    """Refuse to resume where data or processes differ, or say how they differ if `force` is given.
+    """Refuse to resume where data or processes differ; with `force`, return how they differ.
 
-    States that were written before there were fingerprints have None.
+    States from before there were fingerprints have None.
     """
     differences = _differences(before, now) if before else []
     if differences and not force:

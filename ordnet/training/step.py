@@ -1,4 +1,4 @@
-"""The optimizer, its learning-rate schedule, and one step on a batch that processes and micro-batches may share."""
+"""The optimizer, its learning-rate schedule, and one step on a batch, split over processes and micro-batches."""
 
 import math
 from contextlib import nullcontext
@@ -30,7 +30,7 @@ def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str,
     """The optimizer's groups: `net.backbone` at rate · batch/16, everything else `head_rate` times as fast. A block
     that adds to its input learns `block_rate` times as fast as the head, its queries and keys `qk_rate` times that.
 
-    Frozen parameters are left out. Weight decay is on all others, norms and biases too, as the paper's runs have it.
+    Frozen parameters are left out. Weight decay applies to all others, norms and biases too, as in the paper's runs.
     `initial_lr` is what `set_rate` starts from.
     """
     backbone = getattr(net, "backbone", None)
@@ -51,7 +51,7 @@ def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str,
         name = "backbone" if id(p) in slow else "head"
         if id(p) in added:
             of_block = "queries and keys" if id(p) in products else "block"
-            # groups of one rate are one group, as in runs that know no other
+            # at the head's rate they belong to its group, as in runs without rates of their own
             name = "head" if rates[of_block] == head else of_block
         if p.requires_grad:
             groups[name].append(p)
@@ -77,7 +77,7 @@ def make_optimizer(net: nn.Module, settings: TrainingConfig) -> optim.Optimizer:
 
 
 def set_rate(optimizer: optim.Optimizer, step: float, total: float, settings: TrainingConfig) -> None:
-    """Give every group its rate at `step` (from 0) of `total`, whatever its rate was before; seconds do as well."""
+    """Give every group its rate at `step` (from 0) of `total`, whatever it was before; both may be seconds too."""
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * poly(step, total, settings.power)
 
@@ -87,7 +87,7 @@ Sample = tuple[Tensor, Tensor]
 
 
 class Trainee(nn.Module):
-    """The network's training pass as a `forward`, which is all that DistributedDataParallel can wrap."""
+    """The network's training pass as a `forward`, the only method that DistributedDataParallel wraps."""
 
     def __init__(self, net: Network) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def take_step(
 
 
 def anybody(flag: bool, device: torch.device) -> bool:
-    """Whether any process has the flag up: all must leave the loop at the same step."""
+    """Whether any process has raised the flag: all must leave the loop at the same step."""
     if not distributed.is_initialized():
         return flag
     votes = torch.tensor([float(flag)], device=device)
@@ -158,13 +158,13 @@ def anybody(flag: bool, device: torch.device) -> bool:
 
 
 def lost_connection(error: RuntimeError) -> bool:
-    """Whether this is the error of a process whose partner has gone."""
+    """Whether the error means that another process has gone."""
     words = str(error).lower()
     return distributed.is_initialized() and any(word in words for word in ("connection", "gloo", "nccl", "socket"))
 
 
 def _seed(seed: int, step: int, process: int) -> None:
-    """Dropout differs by step and process, and a resumed run repeats it."""
+    """Seed dropout by step and process, so that a resumed run repeats it."""
     torch.manual_seed(np.random.SeedSequence((seed, step, process)).generate_state(1).item())
 
 

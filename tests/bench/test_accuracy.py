@@ -111,6 +111,8 @@ def test_the_same_backbone_with_the_same_weights(name, needs_smp, weight_file):
             torch.testing.assert_close(own, other)
         if theirs.backbone.output_stride == 32:  # DeepLabV3+ dilates its last stage
             torch.testing.assert_close(ours(image)[-1], theirs.backbone.features[:18](image))
+        for own, other in zip(ours.first_stages(2), theirs.first_stages(2), strict=True):  # what may be frozen, too
+            assert [p.shape for p in own.parameters()] == [p.shape for p in other.parameters()]
 
 
 @pytest.mark.parametrize("name", timed_run.NETWORKS)

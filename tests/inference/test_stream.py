@@ -115,6 +115,17 @@ def test_the_fine_decoder_streams_exactly(height, width, tile, align_corners, ou
     assert_streams(lively(net), picture(height, width), tile, halo=256)
 
 
+@pytest.mark.parametrize(("block_stride", "decoder"), [(16, "dense"), (16, "plain"), (8, "fine")])
+def test_a_block_on_joined_maps_streams_exactly(block_stride, decoder):
+    """Tiles begin where the coarsest map has a position of its own; the picture is longer than the halo."""
+    net = ordnet.build(
+        "ordnet", classes=3, backbone="mobilenet_v2_full", output_stride=32, neck=8, block_stride=block_stride,
+        decoder=decoder, align_corners=False,
+    )  # fmt: skip
+    assert net.block_stride == block_stride
+    assert_streams(lively(net), picture(40, 1100), 80)
+
+
 def test_a_halo_too_small_is_noticed():
     net = lively(ordnet.build("ordnet", classes=5, backbone="tiny"))
     with pytest.raises(AssertionError):

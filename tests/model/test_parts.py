@@ -16,6 +16,7 @@ from ordnet.errors import OrdnetError
 from ordnet.inference import stream
 from ordnet.inference.onnx import export
 from ordnet.model import build, checkpoint
+from ordnet.model.network import for_inference
 from ordnet.model.parts import Backbone, Block, Explanation, Rows, conv_norm
 from ordnet.model.pixels import to_input
 from ordnet.recipes import settings_of
@@ -165,10 +166,62 @@ def test_the_fine_decoder_ends_at_a_quarter(variant, output_stride):
         assert auxiliary.shape == scores.shape == (1, 3, 77, 101)
 
 
-def test_the_living_block_and_the_fine_decoder_are_exported(tmp_path):
+def plain_join(net, image):
+    """The block's input by its definition: maps brought to the neck's width, the coarser one enlarged and added."""
+    maps = net.backbone(image)
+    x = net.neck.laterals[-1](maps[-1])
+    for lateral, level in zip(list(net.neck.laterals)[-2::-1], net.neck.levels[::-1], strict=True):
+        finer = lateral(maps[level])
+        x = torch.nn.functional.interpolate(x, scale_factor=2.0, mode="bilinear")
+        x = x[:, :, : finer.shape[2], : finer.shape[3]] + finer
+    return x.relu()
+
+
+@pytest.mark.parametrize(("backbone", "block_stride"), [("mobilenet_v2_full", 16), ("resnet18", 16), ("resnet18", 8)])
+@pytest.mark.parametrize("variant", ["dilated-fcn", "ordnet"])
+def test_the_block_works_on_joined_maps(tmp_path, backbone, block_stride, variant):
+    torch.manual_seed(0)
+    net = ordnet.build(
+        variant, classes=3, backbone=backbone, output_stride=32, neck=16, block_stride=block_stride, decoder="dense",
+        align_corners=False, auxiliary=True,
+    ).eval()  # fmt: skip
+    image = torch.randn(1, 3, 77, 101)
+    with torch.no_grad():
+        features = net.block_input(image)
+        torch.testing.assert_close(features, plain_join(net, image))
+        assert features.shape == (1, 16, -(-77 // block_stride), -(-101 // block_stride))
+        scores, auxiliary = net.training_scores(image)
+        torch.testing.assert_close(scores, net(image))
+        assert auxiliary.shape == scores.shape == (1, 3, 77, 101)
+        torch.testing.assert_close(for_inference(net)(image), scores, rtol=1e-3, atol=1e-4)
+    assert net.least_side == (net.block.patches - 1) * block_stride + 1
+    checkpoint.save(tmp_path / "net.safetensors", net, ("a", "b", "c"), ((0, 0, 0), (9, 9, 9), (99, 0, 0)))
+    with torch.no_grad():
+        torch.testing.assert_close(checkpoint.load(tmp_path / "net.safetensors").net(image), scores)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"output_stride": 32, "block_stride": 16}, r"joins maps of several widths: give model\.neck"),
+        ({"output_stride": 32, "block_stride": 12, "neck": 8}, r"block_stride is 12: .* 32, its finer ones 4, 8, 16"),
+    ],
+)
+def test_a_block_stride_that_there_is_not(settings, says):
+    with pytest.raises(OrdnetError, match=says):
+        ordnet.build("ordnet", classes=3, backbone="resnet18", **settings)
+
+
+def test_a_block_stride_coarser_than_the_last_map_joins_nothing():
+    net = ordnet.build("ordnet", classes=3, backbone="resnet18", output_stride=8, block_stride=16)
+    assert net.block_stride == 8 and isinstance(net.neck, nn.Identity)
+
+
+@pytest.mark.parametrize("joined", [{}, {"block_stride": 4}])
+def test_the_living_block_and_the_fine_decoder_are_exported(tmp_path, joined):
     torch.manual_seed(2)
     net = ordnet.build(
-        "ordnet", classes=3, backbone="toy", neck=12, decoder="fine", align_corners=False,
+        "ordnet", classes=3, backbone="toy", neck=12, decoder="fine", align_corners=False, **joined,
         gate_logits="standard", logit_scale="root", patches=2,
     ).eval()  # fmt: skip
     checkpoint.save(tmp_path / "net.safetensors", net, ("a", "b", "c"), ((0, 0, 0), (9, 9, 9), (99, 0, 0)))

@@ -378,6 +378,14 @@ def test_what_keeps_it_from_starting(words, code, expected):
     assert expected in done.stderr and "Traceback" not in done.stderr
 
 
+def test_the_collector_does_not_look_through_torch(model):
+    """A full collection of all that torch brings takes a tenth of a second, in which nobody is answered."""
+    left = "uvicorn.Server.run = lambda *_, **__: print(len(gc.get_objects()), 'of', gc.get_freeze_count())"
+    done = command(str(model), "--port", "0", code=f"import gc, uvicorn; {left}")
+    looked_at, frozen = map(int, re.search(r"(\d+) of (\d+)", done.stdout).groups())
+    assert looked_at < frozen / 10
+
+
 def test_an_open_host_without_token_is_warned_of(model):
     with serving(model, "--host", "0.0.0.0") as server:
         assert "warning" in server.log.read_text() and "ORDNET_TOKEN" in server.log.read_text()

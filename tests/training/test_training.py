@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import ordnet
@@ -150,6 +150,23 @@ def test_frozen_norms_keep_their_statistics(folder, tmp_path):
     norms = {k: v for k, v in final(run.folder).items() if k.endswith("running_mean")}
     assert norms
     assert not any(v.any() for v in norms.values())
+
+
+def test_frozen_stages_keep_their_weights_and_a_random_backbone_learns_whole(folder, tmp_path):
+    words = ("model.backbone=resnet18", "model.output_stride=16", "training.freeze_stages=1", "training.epochs=1")
+    start = ordnet.build("ordnet", classes=3, backbone="resnet18", output_stride=16).backbone
+    save_file(start.state_dict(), tmp_path / "weights.safetensors")
+    for weights, frozen in ((tmp_path / "weights.safetensors", True), ("none", False)):
+        out = tmp_path / f"frozen-{frozen}"
+        run = train_with(small_settings(folder, *words, f"model.weights={weights}"), out)
+        end = checkpoint.load(run.folder / "last.safetensors").net.backbone
+        if not frozen:
+            assert not torch.equal(end.bn1.running_mean, torch.zeros(64))
+            continue
+        own, learnt = start.state_dict(), end.state_dict()
+        same = {key for key in own if torch.equal(own[key], learnt[key].to(own[key].dtype))}
+        first = {key for key in own if key.startswith(("conv1.", "bn1.", "layer1."))}
+        assert first <= same and "layer2.0.conv1.weight" not in same and "layer4.1.bn2.weight" not in same
 
 
 def test_a_stage_from_a_checkpoint(finished, folder, tmp_path):

@@ -3,7 +3,7 @@
 The benchmark: raw 0 is everything else and never counts; class = raw − 1.
 
 The full release has 3,688 names, of which the user lists the wanted ones in classes.txt. A label (*_seg.png) holds the
-number of the name as R / 10 * 256 + G; the JSON file beside it says which name a number is. The release's
+number of the name as R / 10 * 256 + G; the JSON file beside it says which name a number stands for. The release's
 index_ade20k.pkl is never read: a pickle can run any code.
 """
 
@@ -82,7 +82,7 @@ def open_full_split(path: str | None, split: str) -> FileDataset:
 
 
 def read_segmentation(path: str, names: tuple[str, ...]) -> np.ndarray:
-    """Places in `names` (H, W), IGNORE for what has another name or none."""
+    """Indices into `names` (H, W); IGNORE for what has another name or none."""
     with opened(path) as image:
         if image.mode != "RGB":
             raise OrdnetError(f"{path} is no label of the full ADE20K: expected RGB, got {image.mode}")

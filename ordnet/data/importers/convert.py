@@ -63,7 +63,7 @@ class Annotations:
     problems: list[str] = field(default_factory=list)
     """What keeps the set from being converted."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """What cannot be painted and is done without → how often."""
+    """What cannot be painted and is left out → how often."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Written:
 
 
 def identifier(path: Path) -> str:
-    """A file's path without its ending as one name, so that pictures from several folders stay apart."""
+    """A file's path without its ending, as one name, so that names from several folders do not clash."""
     # lists of ids are read without spaces around them, and folders without hidden files
     return "_".join(part for part in path.with_suffix("").parts if part not in (path.anchor, "..")).strip(" .")
 
@@ -156,7 +156,7 @@ def paint(regions: Sequence[tuple[Region, int]], height: int, width: int, unpain
 def _write_pair(
     picture: Annotated, folder: Path, names: Sequence[str], background: bool, left_out: Counter[str]
 ) -> frozenset[int]:
-    """Write image and label; the class ids in the label."""
+    """Write image and label; returns the class ids in the label."""
     content = picture.content()
     with opened(io.BytesIO(content)) as header:
         kind = header.format

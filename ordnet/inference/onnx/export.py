@@ -1,4 +1,4 @@
-"""A network as an ONNX file that stands on its own, and that was compared with torch before it was written.
+"""A network as a self-contained ONNX file, compared with torch before it is written.
 
     image   float32 (batch, 3, height, width), RGB as it stands in picture files, 0..255; normalisation is inside
     scores  float32 (batch, classes, height, width); the class with the highest score is the label
@@ -31,21 +31,21 @@ from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import Normalise
 
 FORMAT = "ordnet-onnx-1"
-"""The format's name, kept in the metadata of every file we write."""
+"""The format's name, in the metadata of every file we write."""
 OPSET = 18
 MOST_MAP = 2**28
-"""Numbers of the largest attention map that a picture may need: 1 GB."""
+"""Numbers in the largest attention map that a picture may need: 1 GB."""
 SMALL = 1024
-"""Numbers of a tensor that is not worth shrinking."""
+"""Tensors with fewer numbers are not worth shrinking."""
 SMALL_SCORES = "small_scores"
 """The name inside the graph of the scores before they are resized to the picture."""
 INPUT = "image: float32 (batch, 3, height, width), RGB, 0..255; it is normalised inside"
 OUTPUT = "scores: float32 (batch, classes, height, width); the class with the highest score is the label"
 
 Progress = Callable[[str], object]
-"""Hears what comes next."""
+"""Called with the name of each step before it starts."""
 STEPS = 5
-"""How often it hears something."""
+"""How often it is called without calibration."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def export(
     progress: Progress | None = None,
     calibrate: Callable[[checkpoint.Checkpoint], Calibration] | None = None,
 ) -> Export:
-    """Write a checkpoint, or the model of a shipped name, as ONNX; only once ONNX Runtime gives what torch gives.
+    """Write a checkpoint or a shipped model as ONNX, but only if ONNX Runtime gives the same results as torch.
 
-    `half` stores the weights in 16 bits. They are made float32 on loading: half the size, the same speed. `calibrate`
-    gives the pictures with which the convolutions are put into 8 bits: about a third of the size, and faster. The float
-    graph is still compared with torch; what the 8 bits cost is measured on the pictures.
+    `half` stores the weights in 16 bits, which become float32 on loading: half the size, the same speed. `calibrate`
+    gives the pictures for quantising the convolutions to 8 bits: about a third of the size, and faster. The float graph
+    is still compared with torch; what the 8 bits cost is measured on the pictures.
     """
     say = progress or (lambda _: None)
     out = Path(out)
@@ -100,7 +100,7 @@ def export(
 
 
 def metadata(found: checkpoint.Checkpoint) -> dict[str, str]:
-    """What a file says of itself: all that OnnxParser needs, and what a reader wants to know."""
+    """The file's metadata: all that OnnxParser needs, and what a reader may want to know."""
     net = found.net
     limit = most_pixels(net)
     return {
@@ -123,11 +123,11 @@ def most_pixels(net: Network) -> int | None:
     """Pixels of the largest picture whose attention map has at most MOST_MAP numbers; None where no map is built."""
     if not net.block.builds_maps:
         return None
-    return math.isqrt(MOST_MAP) * net.backbone.output_stride**2
+    return math.isqrt(MOST_MAP) * net.block_stride**2
 
 
 def finished(model: Any, metadata: dict[str, str], half: bool = False) -> bytes:
-    """A traced network with all that belongs to it: the file's content, not compared with torch yet."""
+    """A traced network → the file's content with its metadata, not yet compared with torch."""
     _forget_the_tracing(model)
     _name_small_scores(model)
     if half:
@@ -136,7 +136,7 @@ def finished(model: Any, metadata: dict[str, str], half: bool = False) -> bytes:
 
 
 def _with_words(model: Any, metadata: dict[str, str], kept: str) -> bytes:
-    """The file's content, with all that it says of itself."""
+    """The file's content, with its metadata."""
     onnx = library("onnx")
     model.producer_name, model.producer_version = "ordnet", ordnet.__version__
     model.doc_string = f"{INPUT}\n{OUTPUT}"
@@ -162,7 +162,7 @@ class _Graph(nn.Module):
         self.net.auxiliary = None
         for module in self.net.modules():
             if getattr(module, "inplace", False):
-                module.inplace = False  # in place, they take half of all the tracing
+                module.inplace = False  # in-place operations take half of the tracing time
         self.net.block = self.net.block.exportable()
         self.normalise = Normalise()
 
@@ -171,7 +171,7 @@ class _Graph(nn.Module):
 
 
 def traced(net: Network) -> Any:
-    """The network's graph and weights (an onnx.ModelProto), for every size of picture."""
+    """The network's graph and weights (an onnx.ModelProto), for pictures of any size."""
     side = max(64, net.least_side)
     # an example of one picture, or of equal sides, would be taken for a rule
     example = torch.zeros(2, 3, side + 1, side + 19)
@@ -212,7 +212,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _forget_the_tracing(model: Any) -> None:
-    """The exporter notes where in whose folders every node comes from: that is nobody's business, and takes room."""
+    """Drop the source paths that the exporter notes at every node: they are private, and take room."""
     del model.metadata_props[:]
     for part in (model.graph, *model.graph.node, *model.graph.initializer, *model.graph.input, *model.graph.output):
         part.doc_string = ""
@@ -221,7 +221,7 @@ def _forget_the_tracing(model: Any) -> None:
 
 
 def _name_small_scores(model: Any) -> None:
-    """Give the input of the last resizing a name that OnnxParser can find."""
+    """Rename the input of the last Resize so that OnnxParser can find it."""
     last = next(node for node in model.graph.node if "scores" in node.output)
     if last.op_type != "Resize":
         raise OrdnetError(f"expected a graph that ends in Resize, got {last.op_type}: this torch exports another way")
@@ -234,10 +234,10 @@ def _name_small_scores(model: Any) -> None:
 
 
 def _store_in_16_bits(model: Any) -> None:
-    """Weights as whole numbers of 16 bits, and what one of them stands for in each row.
+    """Store weights as 16-bit integers with one scale per row.
 
-    Two nodes multiply them out, which runtimes do once, on loading. float16 would take as much room, but gives only 11
-    of its bits to the digits: the shipped model's scores were off 20 times as far. Small tensors stay as they are.
+    Two nodes multiply them out, which runtimes do once, on loading. float16 would take as much room, but has only 11
+    bits of precision: the shipped model's scores were 20 times as far off. Small tensors stay as they are.
     """
     onnx = library("onnx")
     nodes, rows = [], []

@@ -26,14 +26,14 @@ from ordnet.picture.overlay import Colour
 _LARGEST = 2**31
 """Bytes: ONNX files that stand on their own are no larger."""
 _LONGEST_LEAST = 4096
-"""Pixels to which a small picture is continued: 64 patches of the coarsest backbone's positions take 2,017."""
+"""The longest side in pixels to which a file may have pictures padded: 64 patches at stride 32 take 2,017."""
 
 
 class OnnxParser:
     """`parser(picture)` → Parse, on the CPU. Threads may share one parser.
 
-    Every picture takes one pass. Larger ones than `whole_up_to` pixels are refused: streaming goes through the network
-    in parts, which only a checkpoint allows.
+    Every picture takes one pass. Pictures of more than `whole_up_to` pixels are refused: streaming runs the network in
+    parts, which only a checkpoint allows.
     """
 
     protocol = "whole"
@@ -82,12 +82,12 @@ class OnnxParser:
 
     @property
     def long_side(self) -> int | None:
-        """The long side that larger pictures are brought to."""
+        """The long side to which larger pictures are reduced."""
         return self.known_size.most
 
     def __call__(self, picture: Picture, progress: Progress | None = None, confidence: bool = False) -> Parse:
-        """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` is for Parser's sake: one pass
-        has no parts. With `confidence` the parse also knows how probable each pixel's class is."""
+        """A file, an opened file, a PIL image or an array (H, W, 3) uint8. `progress` is accepted as in Parser and
+        ignored: one pass has no parts. With `confidence` the parse also has the probability of each pixel's class."""
         return self._parse(read(picture), name_of(picture), confidence)
 
     def many(self, pictures: Iterable[Picture]) -> Iterator[Parse]:
@@ -113,12 +113,12 @@ class OnnxParser:
         )  # fmt: skip
 
     def _scores(self, seen: Seen) -> RowMap:
-        """Scores at the picture's size, whose rows are made when they are asked for."""
+        """Scores at the picture's size, whose rows are computed on demand."""
         return resized(held(self._small_scores(seen.pixels)), *seen.size, self._align_corners)
 
     def _small_scores(self, pixels: np.ndarray) -> Tensor:
         """RGB (H, W, 3) uint8 → scores (1, K, h, w) at the features' size. All classes at the picture's size would take
-        gigabytes, and labels are made of them in bands of rows."""
+        gigabytes, so they are upsampled in bands of rows."""
         height, width = pixels.shape[:2]
         if height * width > self.whole_up_to:
             raise OrdnetError(
@@ -160,7 +160,7 @@ def _read(path: Path) -> Any:
 
 
 def _refuse_programs(model: Any, path: Path) -> None:
-    """A file that stands on its own, and whose work grows with the picture alone: no other files, no loops."""
+    """Take only self-contained files whose work grows with the picture alone: no external data, no loops."""
     graph = model.graph
     tensors = [*graph.initializer, *(each.t for node in graph.node for each in node.attribute if each.HasField("t"))]
     strange = (
@@ -179,7 +179,7 @@ def _has_graphs(node: Any) -> bool:
 
 
 def _end_before_resizing(model: Any) -> None:
-    """Leave the last node out, so that the graph gives the small scores; StopIteration where there is no such node."""
+    """Remove the last Resize, so that the graph gives the small scores; StopIteration where there is none."""
     last = next(node for node in model.graph.node if SMALL_SCORES in node.input and node.op_type == "Resize")
     model.graph.node.remove(last)
     del model.graph.output[:]

@@ -1,10 +1,10 @@
-"""ONNX Runtime: how it is set up, whether it gives with a file what torch gives, and its convolutions in 8 bits.
+"""ONNX Runtime: setting it up, comparing its results with torch's, and quantising convolutions to 8 bits.
 
 `quantised` is ONNX Runtime's static quantisation. Weights get a scale for each output channel, activations one for each
 tensor, from the ranges they have on calibration pictures. Depthwise convolutions stay in float: they have few weights
 and little to gain, and they are what costs accuracy (0.7 points of mIoU with an earlier model, docs/experiments.md).
-Where the rest costs too much, on pictures that the ranges do not come from, all that follows the backbone stays in
-float as well.
+Where quantising the rest costs too much, measured on pictures that the ranges do not come from, everything after the
+backbone stays in float as well.
 """
 
 import copy
@@ -83,7 +83,7 @@ class Check:
 
 
 def check(session: Any, net: Network, half: bool, progress: Callable[[str], object]) -> list[Check]:
-    """Three sizes, odd ones and a batch among them; an error that says what differed unless all are close enough.
+    """Compare at three sizes, odd ones and a batch among them; raise an error unless all results are close enough.
 
     Twice torch's own distance is close enough too: rounding grows in networks that amplify it.
     """
@@ -135,20 +135,20 @@ def _pictures(batch: int, height: int, width: int) -> Tensor:
 
 
 CLOSE = 0.005
-"""How much of the score (0..1) a choice of layers may cost."""
+"""How much of the score (0..1) a choice of layers may cost before the next one is tried."""
 FAR = 0.05
-"""What no file may cost."""
+"""A file that costs more than this is not written."""
 PICTURES = 128
-"""As many of the calibration set are read at most. Every fourth is for the ranges, the others for the choice."""
+"""The most calibration pictures that are read: every fourth for the ranges, the others for the choice."""
 _OPERATIONS = ["Conv", "Add", "Clip", "Relu"]
 
 Score = Callable[[Sequence[np.ndarray]], float]
-"""Label maps (H, W) of the pictures that the choice is made with → 0..1, higher is better."""
+"""Label maps (H, W) of the pictures for the choice → 0..1, higher is better."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Pictures as the graph takes them, (1, 3, H, W) float32 of 0..255, and what labels of some of them are worth."""
+    """Pictures as the graph takes them, (1, 3, H, W) float32 of 0..255, and the score of labels found for `choice`."""
 
     ranges: Sequence[np.ndarray]
     choice: Sequence[np.ndarray]
@@ -162,7 +162,7 @@ class Choice:
     words: str
     score: float
     before: float
-    """The same of the float network."""
+    """The float network's score."""
 
     def __str__(self) -> str:
         return (
@@ -196,7 +196,7 @@ def calibration(dataset: Dataset, found: Checkpoint, miou: Mean) -> Calibration:
 
 def quantised(data: bytes, calibration: Calibration, say: Callable[[str], object]) -> tuple[Any, list[Choice]]:
     """The file's content in float → the same graph with 8-bit convolutions (an onnx.ModelProto), and all choices that
-    were tried, the taken one last."""
+    were tried, the one taken last."""
     onnx = library("onnx")
     with tempfile.TemporaryDirectory() as folder, _quiet():
         plain = Path(folder) / "plain.onnx"
@@ -213,7 +213,7 @@ def quantised(data: bytes, calibration: Calibration, say: Callable[[str], object
         tried.append((Choice(words, score, before), small))
         if score >= before - CLOSE:
             break
-    tried.sort(key=lambda each: each[0].score)  # where all cost too much, the best is still the best
+    tried.sort(key=lambda each: each[0].score)  # where all cost too much, the best of them is taken
     taken, small = tried[-1]
     if not taken.score >= before - FAR:
         raise OrdnetError(
@@ -229,8 +229,8 @@ def quantised(data: bytes, calibration: Calibration, say: Callable[[str], object
 
 
 def _prepared(data: bytes, out: Path) -> None:
-    """Constants folded and layers fused, as ONNX Runtime wants it before it quantises. Its own function for that loses
-    the file between versions 1.19 and 1.22 where shapes are not inferred, too."""
+    """Fold constants and fuse layers, as ONNX Runtime wants before it quantises. From 1.19 to 1.22, its own function
+    for that loses the file unless shapes are inferred as well."""
     runtime = library("onnxruntime")
     options = runtime.SessionOptions()
     options.optimized_model_filepath = str(out)
@@ -258,8 +258,8 @@ def _ranges(plain: Path, pictures: Sequence[np.ndarray]) -> Any:
 
 
 def _choices(model: Any) -> Iterator[tuple[str, list[str]]]:
-    """What is tried: words, and the names of the layers that stay in float. The last one always does: it is tiny, and
-    scores are what labels are made of."""
+    """What is tried: a description, and the names of the layers that stay in float. The last layer always does: it is
+    tiny, and labels depend on its scores directly."""
     layers = [node for node in model.graph.node if node.op_type == "Conv"]
     grouped = [node.name for node in layers if any(each.name == "group" and each.i > 1 for each in node.attribute)]
     kept = [layers[-1].name, *grouped]
@@ -274,7 +274,7 @@ def _in_8_bits(model: Any, ranges: Any, floats: list[str]) -> Any:
         copy.deepcopy(model), True, False, kinds.QInt8, kinds.QUInt8, ranges, [], floats, _OPERATIONS, {}
     )
     quantizer.quantize_model()
-    quantizer.model.topological_sort()  # new nodes come last otherwise, and only ONNX Runtime puts up with that
+    quantizer.model.topological_sort()  # new nodes come last otherwise, which only ONNX Runtime accepts
     return quantizer.model.model
 
 
@@ -285,7 +285,7 @@ def _labels(data: bytes, pictures: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """ONNX Runtime's tools give advice in the log of the whole program."""
+    """Silence the advice that ONNX Runtime's tools write to the root log."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

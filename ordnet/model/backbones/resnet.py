@@ -95,11 +95,9 @@ class ResNet(Backbone):
         initialise(self)
 
     def stages(self) -> Sequence[Callable[[Tensor], Tensor]]:
-        return self._first, self.layer2, self.layer3, self.layer4
-
-    def _first(self, image: Tensor) -> Tensor:
-        """The stem and the first stage, to 1/4 of the picture's size."""
-        return self.layer1(self.maxpool(self.relu(self.bn1(self.conv1(image)))))
+        # the stem and the first stage, to 1/4 of the picture's size
+        first = nn.Sequential(self.conv1, self.bn1, self.relu, self.maxpool, self.layer1)
+        return first, self.layer2, self.layer3, self.layer4
 
 
 RESNETS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...], bool]] = {

@@ -29,9 +29,9 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(Backbone):
     """Up to its last residual block (320 channels), as dilated networks take it.
 
-    `stages` cuts it short: what fewer stages cannot see, only the block can tell them. `top` adds the layer of 1280
-    channels that the classifier reads. ImageNet has taught it too, and without it, a new neck has to learn from few
-    pictures what it knows. It costs little where the map is small, at output stride 32.
+    `stages` cuts it short: fewer stages see less, and the block has to provide the rest. `top` adds the layer of 1280
+    channels that the classifier reads. It is pretrained on ImageNet as well; without it, a new neck would have to learn
+    the same from few pictures. At output stride 32, where the map is small, it costs little.
     """
 
     STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -39,7 +39,7 @@ class MobileNetV2(Backbone):
     LEVELS = (1, 2, 4, 6)
     """The stages whose maps make the pyramid."""
     SHORT = 3
-    """Stages of the short one, which ends at 1/8 with 32 channels."""
+    """Stages of the short form, which ends at 1/8 with 32 channels."""
     TOP = 1280
 
     def __init__(self, output_stride: int = 8, stages: int = len(STAGES), top: bool = False) -> None:
@@ -77,7 +77,7 @@ class MobileNetV2(Backbone):
 class Tiny(Backbone):
     """A small dilated residual network that sees 23 px (31 with the FCN head), for generated scenes and tests.
 
-    Its field of view is the point: what it cannot see, only the block can tell it.
+    Its field of view is small on purpose: everything beyond it has to come from the block.
     """
 
     strides = (4, 4)

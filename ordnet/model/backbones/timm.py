@@ -1,7 +1,7 @@
 """Any timm model that gives feature maps, as a backbone: `timm:NAME` (extra `timm`). Nothing is ever downloaded.
 
-Pictures are continued with zeros, which is the mean colour, to a multiple of the output stride, and the maps cut back:
-every model then gives ceil(side / stride) positions, whatever its own way of rounding.
+Pictures are padded with zeros, which is the mean colour, to a multiple of the output stride, and the maps cropped:
+every model then gives ceil(side / stride) positions, however it rounds.
 """
 
 import copy
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ordnet.errors import OrdnetError
 from ordnet.model.parts import Backbone
@@ -22,12 +22,12 @@ PREFIX = "timm:"
 USUAL_STRIDE = 8
 """The output stride that is tried where none is asked for."""
 FINEST = 4
-"""Maps at smaller strides are not given: they are large, and tell of single pixels."""
+"""Maps at smaller strides are left out: they are large, and describe little more than single pixels."""
 _FARTHEST = 1024
-"""Pixels to each side up to which it is measured how far a model sees."""
+"""How far a model sees is measured up to this many pixels to each side."""
 _SAME = 0.01
-"""Standard deviations by which features of a tile may differ from the whole picture's, which is rounding."""
-# How models that are made for one size of pictures are told to take any; each knows one of these, or none.
+"""Standard deviations by which a tile's features may differ from the whole picture's: more is not rounding."""
+# Options that make models built for one picture size take any; each model knows one of them, or none.
 _ANY_SIZE: tuple[dict[str, bool], ...] = ({"dynamic_img_size": True}, {"strict_img_size": False}, {})
 
 
@@ -37,8 +37,8 @@ class TimmBackbone(Backbone):
     keeps_norms = True
 
     def __init__(self, name: str, output_stride: int | None = None) -> None:
-        """`name` is timm's, without the prefix. The output stride that is tried without being asked for is 8; a model
-        that cannot be dilated so far keeps its own, and a line says so."""
+        """`name` is timm's, without the prefix. Without an output stride, 8 is tried; a model that cannot be dilated
+        that far keeps its own, with a warning."""
         super().__init__()
         self.name = name
         self.features = _create(name, output_stride)
@@ -55,6 +55,10 @@ class TimmBackbone(Backbone):
         count = len(maps)
         return maps if levels is None else [maps[level] for level in sorted({level % count for level in levels})]
 
+    def first_stages(self, count: int) -> list[nn.Module]:
+        """None: a timm model runs as a whole."""
+        return []
+
     def with_synchronised_norms(self) -> Backbone:
         """timm's norms may carry an activation, which its own function keeps."""
         from timm.layers.norm_act import convert_sync_batchnorm
@@ -65,19 +69,19 @@ class TimmBackbone(Backbone):
     def reach(self) -> int | None:
         """How many pixels to each side an output depends on; None where tiles of a picture do not give what the whole
         gives: the model looks at everything at once (attention, global pooling), at more than 1,000 px, or at
-        windows that are counted from the picture's corner. Measured, since only the model itself can tell.
+        windows that are counted from the picture's corner. Measured, since timm does not say.
         """
         stride, measured = self.output_stride, copy.deepcopy(self).eval()
         strip = next(self.parameters()).new_zeros(1, 3, 8 * stride, 2 * _FARTHEST // stride * stride)
         middle = _FARTHEST // stride * stride
-        strip[:, :, :, middle] = float("nan")  # which makes a NaN of all it touches, whatever the weights are
+        strip[:, :, :, middle] = float("nan")  # NaN spreads to every output that depends on it, whatever the weights
         with torch.inference_mode():
             touched = measured(strip)[-1].isnan().any(dim=1).any(dim=1)[0].nonzero()
-            # one step more: of the pixels between two outputs another one may reach farther than this one
+            # one step more: another pixel between the same two outputs may reach farther
             steps = int((touched - middle // stride).abs().max()) + 1
             if steps * stride >= _FARTHEST - stride:
                 return None
-            # a generator of its own, so that nobody else's random numbers change
+            # a generator of its own, so that the global random state does not change
             strip = torch.randn(*strip.shape[:3], (steps + 8) * stride, generator=torch.Generator().manual_seed(0)).to(
                 strip
             )
@@ -86,7 +90,7 @@ class TimmBackbone(Backbone):
 
 
 def pretrained_repository(name: str) -> str | None:
-    """The repository of the hub that holds a timm model's usual weights."""
+    """The hub repository with a timm model's default weights; None where it has none."""
     config = _library().get_pretrained_cfg(name)
     repository = config.hf_hub_id if config is not None else None
     if repository == "timm/":
@@ -120,12 +124,12 @@ def _create(name: str, asked: int | None) -> Any:
 
 
 def _attempt(timm: Any, name: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The model if it can be made so and takes pictures of any size, or None and the reason."""
+    """The model if it takes these options and pictures of any size; otherwise None and the reason."""
     reason = ""
     for way in _ANY_SIZE if timm.get_pretrained_cfg(name).fixed_input_size else _ANY_SIZE[-1:]:
         try:
             given = {"pretrained": False, "features_only": True, **options, **way}
-            with torch.random.fork_rng(devices=[]):  # a first look must not change the weights of the one that stays
+            with torch.random.fork_rng(devices=[]):  # a trial must not change the weights of the kept one
                 levels = _levels(timm.create_model(name, out_indices=(-2, -1), **given))
             model = timm.create_model(name, out_indices=levels, **given)
             _try(model)
@@ -137,7 +141,7 @@ def _attempt(timm: Any, name: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _try(model: Any) -> None:
-    """Maps of the promised shapes, of a picture that has no model's own size."""
+    """Raise an error unless a picture of an unusual size gives maps of the promised shapes."""
     stride = _strides(model)[-1]
     rows = -(-64 // stride)
     image = next(model.parameters()).new_zeros(1, 3, rows * stride, (rows + 1) * stride)

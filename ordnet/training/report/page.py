@@ -47,7 +47,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class RunReport:
-    """All that the page shows, in the order in which it shows it; what is empty gets no section."""
+    """All that the page shows, in its order; what is empty gets no section."""
 
     title: str
     names: Sequence[str]
@@ -68,7 +68,7 @@ class RunReport:
     vitals: Sequence[str] = ()
     """Sentences."""
     worth: Rows = ()
-    """What each part of the block is worth: words, mIoU without it, the difference."""
+    """What each part of the block contributes: words, mIoU without it, the difference."""
     worth_note: str = ""
     data: Rows = ()
     shares: Shares | None = None
@@ -123,7 +123,7 @@ def _headline(figures: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _score_words(figures: dict[str, Any]) -> list[str]:
-    """Which classes the mean is over, and what the scores do not say."""
+    """Which classes the mean is over, and what the scores leave out."""
     words = [miou_words(figures), other_rule(figures)] if figures.get("per_class_iou") else []
     return [f"{sentence[0].upper()}{sentence[1:]}." if i > 1 else f"{sentence}."
             for i, sentence in enumerate([*filter(None, words), *remarks(figures)])]  # fmt: skip

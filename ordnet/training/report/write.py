@@ -1,4 +1,4 @@
-"""A run's report: what the log, the last evaluation and the data set say, put together for the page."""
+"""A run's report, put together from its log, its last evaluation and its data set."""
 
 import json
 import statistics as stats
@@ -33,7 +33,7 @@ from ordnet.training.run_folder import RunFolder
 
 Rows = Sequence[tuple[str, ...]]
 _LABELS, _SECONDS = 300, 5.0
-"""This many labels of the training split are counted, or as many as can be read in that time."""
+"""This many training labels are counted, or as many as can be read in this time."""
 
 
 def data_rows(settings: Settings, train_set: Dataset, evaluation: Evaluation) -> tuple[Rows, Shares]:
@@ -64,7 +64,7 @@ def data_rows(settings: Settings, train_set: Dataset, evaluation: Evaluation) ->
 
 
 def _counted(dataset: Dataset, used: int) -> tuple[Scan, int]:
-    """Labels evenly spread over the first `used`, within the bounds; and how many they were."""
+    """Scan labels spread evenly over the first `used`, within these limits; and how many they were."""
     found, end = Scan(), time.monotonic() + _SECONDS
     indices = np.unique(np.linspace(0, used - 1, min(used, _LABELS)).round().astype(int))
     # a fixed shuffle: where time runs out, what was read is still spread over the split
@@ -97,7 +97,7 @@ def _shown(value: Any) -> str:
 
 
 def cost_rows(records: list[dict[str, Any]], net: Network, crop: int) -> Rows:
-    """Time by the log, speed, size and memory. What a stopped run did after its last whole epoch is not counted."""
+    """Time from the log, speed, size and memory. What a stopped run did after its last whole epoch is not counted."""
     total, spans, before = 0.0, list[float](), 0.0
     for record in records:
         if record["event"] == "epoch":
@@ -130,13 +130,13 @@ def _duration(seconds: float) -> str:
 PICTURES = 3
 """The number of best pictures shown, and of worst ones."""
 _FEW = 20
-"""What each branch is worth is measured on this many pictures."""
+"""Pictures on which the worth of each part of the block is measured."""
 _PARTS = {
     "middle": "without the middle range", "long": "without the long range", "gate": "with the gate wide open",
     "block": "without the block",
 }  # fmt: skip
 _MOST = 4_000_000
-"""Attention to a picture of more pixels is looked at in a smaller copy."""
+"""Attention in a picture of more pixels is computed on a smaller copy."""
 
 
 def write_report(
@@ -149,7 +149,7 @@ def write_report(
     extremes: BestAndWorst,
     known: KnownSize = KnownSize(),  # noqa: B008
 ) -> None:
-    """Write report.html; `evaluation` and `extremes` come from `net` on `val_set`, seen as large as is `known`."""
+    """Write report.html; `evaluation` and `extremes` come from `net` on `val_set`, seen at the sizes `known`."""
     records, epochs = folder.records(), folder.epochs()
     about_data, shares = data_rows(settings, train_set, evaluation)
     classes = evaluation.classes
@@ -166,7 +166,7 @@ def write_report(
         best=[_example(seen, val_set) for seen in extremes.best],
         worst=[_example(seen, val_set) for seen in extremes.worst],
         examples_note=_examples_note(extremes, evaluation),
-        attention=attention_examples(net, val_set, extremes.best),
+        attention=attention_examples(net, val_set, extremes.best, known),
         vitals=in_words(epochs[-1]),
         worth=worth,
         worth_note=note,
@@ -215,7 +215,7 @@ def what_parts_are_worth(
 
 
 def guarded(say: Callable[[str], None], make: Callable[[], object]) -> None:
-    """Run `make`, which writes the report. A trained network is worth more: an error is said and goes no further."""
+    """Run `make`, which writes the report. The trained network matters more: an error is reported, not raised."""
     try:
         make()
     except Exception as error:  # from plotting to a full disk
@@ -255,7 +255,7 @@ def _headline(evaluation: Evaluation, epochs: list[dict[str, Any]]) -> str:
 
 
 def _origin(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """What the run was started with beside its settings: --init."""
+    """What the run was started with besides its settings: --init."""
     began = [record["init"] for record in records if record["event"] == "start" and record.get("init")]
     return [("--init", path, "–") for path in began]
 
@@ -278,7 +278,9 @@ def _examples_note(extremes: BestAndWorst, evaluation: Evaluation) -> str:
     )
 
 
-def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> list[tuple[Image.Image, Image.Image, str]]:
+def attention_examples(
+    net: Network, data: Dataset, best: Sequence[Seen], known: KnownSize
+) -> list[tuple[Image.Image, Image.Image, str]]:
     """Drawings, wide and narrow, with captions, of the attention at two positions of the best picture.
 
     There are none for a network without attention, or where no picture was parsed.
@@ -287,7 +289,7 @@ def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> lis
         return []
     seen = best[0]
     pixels = np.asarray(data.image(seen.index))
-    explainer = Explainer(for_inference(net), pixels, _MOST)
+    explainer = Explainer(for_inference(net), pixels, _MOST, known)
     shrunk = pixels.shape[0] / seen.truth.shape[0], pixels.shape[1] / seen.truth.shape[1]
     shown = []
     for class_id in _telling(seen.truth, data.classes.ranges):
@@ -300,7 +302,7 @@ def attention_examples(net: Network, data: Dataset, best: Sequence[Seen]) -> lis
 
 
 def _telling(truth: np.ndarray, ranges: Sequence[str] | None) -> list[int]:
-    """Two classes of the picture: one that needs middle and one that needs long range, else the largest."""
+    """Two classes of the picture: one that needs the middle and one that needs the long range, or else the largest."""
     counts = np.bincount(truth[truth != IGNORE], minlength=1)
     largest = [int(c) for c in np.argsort(-counts, kind="stable") if counts[c]]
     if ranges is None:
