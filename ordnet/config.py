@@ -17,8 +17,8 @@ LONGEST_SIDE = 100_000
 """Pixels; a checkpoint that says it knows larger pictures is taken for damaged."""
 _WIDEST = 100_000_000
 """Channels: beyond that their products do not fit into 64 bits."""
-_FASTEST = 1e6
-"""Rates and their factors: beyond that their product does not fit into 32 bits."""
+_FASTEST = 1e30
+"""Rates and their factors: beyond that they come near to what 32 bits can hold."""
 _BITS = 63
 """The largest whole numbers that torch and numpy take."""
 _LARGEST_FILE = 100_000

@@ -19,6 +19,7 @@ from ordnet.training.loss import class_weights_of, count_pixels, sample_pixels, 
 
 _RATED_BATCH = 16
 """The batch size for which the base rate is meant."""
+_FASTEST = 1e37
 
 
 def poly(step: float, total: float, power: float) -> float:
@@ -46,6 +47,10 @@ def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str,
         "block": head * settings.block_rate,
         "queries and keys": head * settings.block_rate * settings.qk_rate,
     }
+    if max(rates.values()) > _FASTEST:
+        raise OrdnetError(
+            f"training.rate and its factors multiply to {max(rates.values()):g}, more than 32 bits can hold: lower them"
+        )
     groups: dict[str, list[nn.Parameter]] = {name: [] for name in rates}
     for p in net.parameters():
         name = "backbone" if id(p) in slow else "head"

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ordnet.config import TrainingConfig
+from ordnet.errors import OrdnetError
 from ordnet.training.step import make_optimizer, parameter_groups, poly, set_rate
 
 
@@ -110,3 +111,8 @@ def test_a_block_that_adds_to_its_input_may_learn_slowly():
     # blocks with norms of their own, and those that replace their input, learn as the head does
     other = parameter_groups(ordnet.build("danet", classes=2, backbone="tiny"), settings)
     assert [group["name"] for group in other] == ["backbone", "head"]
+
+
+def test_rates_whose_product_is_no_number_of_32_bits_are_refused():
+    with pytest.raises(OrdnetError, match=r"multiply to 1e\+40, more than 32 bits"):
+        parameter_groups(nn.Linear(2, 2), TrainingConfig(rate=1e30, batch_size=16, head_rate=1e10))
