@@ -89,7 +89,7 @@ def curves(epochs: list[dict[str, Any]], path: Path) -> None:
     by_range = {f"miou_by_range.{name}": f"mIoU, {name}" for e in epochs for name in e.get("miou_by_range", {})}
     panels = [("loss", losses), ("scores", {**SCORES, **by_range}), ("the block's vitals", VITALS)]
     shown = [(title, lines) for title, lines in panels if any(_points(epochs, key) for key in lines)]
-    with chart(path, 4.6 * len(shown), 3.8) as figure:
+    with chart(path, 4.6 * len(shown), 4.4) as figure:
         axes = figure.subplots(1, len(shown), squeeze=False)[0]
         for axis, (title, lines) in zip(axes, shown, strict=True):
             axis.set_title(title)
@@ -104,7 +104,8 @@ def curves(epochs: list[dict[str, Any]], path: Path) -> None:
                 axis.set_ylim(bottom=0)
             axis.grid(alpha=0.25)
             axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-            axis.legend(fontsize=9)
+            # below: five lines leave no corner free
+            axis.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncol=2)
 
 
 def _points(epochs: list[dict[str, Any]], key: str) -> list[tuple[int, float]]:
