@@ -46,8 +46,8 @@ from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
 OURS: dict[str, dict[str, Any]] = {
     "ordnet-fine": {"variant": "ordnet", "decoder": "fine"},
     "dilated-fcn-fine": {"variant": "dilated-fcn", "decoder": "fine"},
-    "ordnet-plain": {"variant": "ordnet", "decoder": "plain", "output_stride": 16, "block_stride": None},
-    "dilated-fcn-plain": {"variant": "dilated-fcn", "decoder": "plain", "output_stride": 16, "block_stride": None},
+    "ordnet-plain": {"variant": "ordnet", "decoder": "plain", "output_stride": 16},
+    "dilated-fcn-plain": {"variant": "dilated-fcn", "decoder": "plain", "output_stride": 16},
 }
 """Our contestants, and what each changes in the recipe's model."""
 LOOKS = (0.1, 0.25, 0.5, 0.75)
@@ -121,9 +121,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     spent, step, looks = 0.0, 0, [part * cell.seconds for part in LOOKS]
     curve: list[dict[str, Any]] = []
     stream = endless(batches)
+    learning_mode(net, training, frozen)
     while spent < cell.seconds:
         begun = time.process_time()
-        learning_mode(net, training, frozen)
         set_rate(optimizer, spent, cell.seconds, training)
         now = faded(training, spent / cell.seconds)
         parts = take_step(accelerator, model, optimizer, next(stream), now, step)

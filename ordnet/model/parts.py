@@ -104,8 +104,9 @@ class Backbone(nn.Module):
 
     def first_stages(self, count: int) -> list[nn.Module]:
         """The first stages, which training may leave as they are; empty where a stage is no module of its own."""
-        found = [stage for stage in self.stages()[:count] if isinstance(stage, nn.Module)]
-        return found if len(found) == count else []
+        first = self.stages()[:count]
+        found = [stage for stage in first if isinstance(stage, nn.Module)]
+        return found if len(found) == len(first) else []
 
     def forward(self, image: Tensor, levels: Sequence[int] | None = None) -> list[Tensor]:
         """Pictures (B, 3, H, W) → the maps of these levels, fine to coarse; all of them without `levels`.
