@@ -46,13 +46,15 @@ class Plan:
         words = ["ordnet", "train", str(self.settings), "--out", str(out), "--resume"]
         several = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), "-m"]
         command = [sys.executable, "-m", *(several if self.processes > 1 else []), *words]
-        with out.with_suffix(".said").open("ab") as said:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = None
         try:
+            with out.with_suffix(".said").open("ab") as said, signals_held():
+                process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
             yield process
         finally:
-            end(process)
+            if process is not None:
+                end(process)
 
     def finish(self, out: Path) -> None:
         with self.started(out) as process:
@@ -128,6 +130,23 @@ def kill_once(plan: Plan, out: Path, kind: str, chance: random.Random, waits: li
         waits.append(time.monotonic() - killed)
         process.wait()
         return True
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """SIGTERM and SIGINT act after the block: one that came while Popen starts a process would lose sight of it."""
+    heard: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: heard.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in heard:
+            signal.raise_signal(number)
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
