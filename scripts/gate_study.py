@@ -23,26 +23,24 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from ordnet.config import DataConfig, TrainingConfig
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.labels import IGNORE
-from ordnet.data.loader import Batches, order
+from ordnet.data.loader import order
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion
-from ordnet.files import write_atomically, write_text
-from ordnet.model.build import build
+from ordnet.files import write_text
 from ordnet.model.network import Network
 from ordnet.model.parts import Block
-from ordnet.model.pixels import normalise
 from ordnet.training.monitor import watch
 from ordnet.training.step import make_optimizer, set_rate
+from scripts.frozen import Crops, crops, network, scores, start
 
 WIDTHS = {"key_channels": 64, "value_channels": 128}  # as in the recipes with MobileNetV2
 SCALES = (0.8, 1.4)
@@ -73,13 +71,6 @@ WAYS = {
         {"gate_logits": "standard", "start": "identity", "logit_scale": "root"},
     ),
 }
-
-
-class Crops(NamedTuple):
-    features: Tensor
-    """(n, C, h, w) in half precision."""
-    labels: Tensor
-    """(n, H/2, W/2): every second pixel's."""
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -131,28 +122,16 @@ def run(study: Namespace, folder: Path) -> str:
     return table(found, study.early)
 
 
-@torch.no_grad()
 def features(study: Namespace, split: str, folder: Path) -> Crops:
     """The crops of a split: random ones of the training pictures, one of each val picture at its own scale."""
-    path, training = folder / f"{split}.pt", split == "train"
-    if path.exists():
-        return Crops(*torch.load(path))
-    dataset = open_dataset(study.data, split)
-    net = network(study, "dilated-fcn", len(dataset.classes), weights=study.weights).eval()
+    dataset, training = open_dataset(study.data, split), split == "train"
+    net = network(study, "dilated-fcn", len(dataset.classes), weights=study.weights)
     settings = DataConfig(workers=0, scale=SCALES if training else (1.0, 1.0), flip=training)
-    batches = Batches(dataset, settings, crop=study.crop, batch_size=1, seed=0)
-    found, labels = [], []
-    for epoch in range(study.epochs if training else 1):
-        for batch in batches.epoch(epoch):
-            found.append(net.backbone(normalise(batch.images), levels=(-1,))[0].half())
-            labels.append(batch.labels[:, ::2, ::2])
-    made = Crops(torch.cat(found), torch.cat(labels))
-    write_atomically(path, lambda temporary: torch.save(tuple(made), temporary))
-    return made
+    return crops(net, dataset, folder / split, settings, study.crop, study.epochs if training else 1)
 
 
 def train_cell(study: Namespace, way: Way, seed: int, train: Crops, val: Crops, classes: int) -> dict[str, Any]:
-    net = start(study, way, seed, classes)
+    net = network_of(study, way, seed, classes)
     rates = {"rate": study.rate, "head_rate": 1.0, "qk_rate": way.qk_rate}
     training = TrainingConfig(optimizer="adamw", batch_size=study.batch, **rates)
     optimizer = make_optimizer(net, training)
@@ -165,7 +144,9 @@ def train_cell(study: Namespace, way: Way, seed: int, train: Crops, val: Crops, 
         set_rate(optimizer, step, study.steps, training)
         batch = picked[step * study.batch : (step + 1) * study.batch]
         labels = train.labels[batch]
-        loss = functional.cross_entropy(scores(net, train.features[batch], labels), labels.long(), ignore_index=IGNORE)
+        loss = functional.cross_entropy(
+            scores(net, train.features[batch], labels.shape[1:]), labels.long(), ignore_index=IGNORE
+        )
         optimizer.zero_grad()
         loss.backward()
         if net.block.has_gate:
@@ -182,25 +163,10 @@ def train_cell(study: Namespace, way: Way, seed: int, train: Crops, val: Crops, 
     return figures
 
 
-def start(study: Namespace, way: Way, seed: int, classes: int) -> Network:
-    """A network whose neck and head start alike in all settings of a seed."""
-    torch.manual_seed(seed)
-    net = plain = network(study, "dilated-fcn", classes)
-    if way.block is not None:
-        net = network(study, study.variant, classes, **WIDTHS, **way.block)
-        net.neck.load_state_dict(plain.neck.state_dict())
-        net.head.load_state_dict(plain.head.state_dict())
-    net.backbone.requires_grad_(False)  # its features are there already
-    return net
-
-
-def network(study: Namespace, variant: str, classes: int, **settings: Any) -> Network:
-    common = {"backbone": study.backbone, "output_stride": study.stride or None, "neck": study.neck or None}
-    return build(variant, classes=classes, **common, **settings)
-
-
-def scores(net: Network, features: Tensor, labels: Tensor) -> Tensor:
-    return net.upsampled(net.decoded(net.block(net.neck(features.float())), []), labels.shape[1:])
+def network_of(study: Namespace, way: Way, seed: int, classes: int) -> Network:
+    if way.block is None:
+        return start(study, seed, classes, "dilated-fcn")
+    return start(study, seed, classes, study.variant, **WIDTHS, **way.block)
 
 
 @torch.no_grad()
@@ -226,7 +192,7 @@ def miou(net: Network, val: Crops) -> float:
     net.eval()
     confusion = Confusion(net.classes)
     for features, labels in zip(val.features.split(16), val.labels.split(16), strict=True):
-        confusion.add(labels, scores(net, features, labels).argmax(1))
+        confusion.add(labels, scores(net, features, labels.shape[1:]).argmax(1))
     return confusion.miou()
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from ordnet.data.catalogue import open_dataset
 from ordnet.model.omni_range import OmniRange
-from scripts.gate_study import WAYS, main, start, with_flat_gate
+from scripts.gate_study import WAYS, main, network_of, with_flat_gate
 
 TRAIN, VAL, STEPS = 6, 3, 4
 
@@ -83,13 +83,13 @@ def test_another_study_is_not_mixed_in(study):
 
 def test_all_settings_of_a_seed_start_alike():
     study = Namespace(backbone="tiny", stride=0, neck=8, variant="ordnet")
-    nets = {name: start(study, way, 3, 5) for name, way in WAYS.items()}
+    nets = {name: network_of(study, way, 3, 5) for name, way in WAYS.items()}
     for part in ("neck", "head"):
         first, *others = (getattr(net, part).state_dict() for net in nets.values())
         assert all(torch.equal(first[key], other[key]) for other in others for key in first)
     query = nets["paper"].block.long.attention.query.weight
     assert all(torch.equal(query, nets[name].block.long.attention.query.weight) for name in WAYS if name != "none")
-    other_seed = start(study, WAYS["none"], 4, 5)
+    other_seed = network_of(study, WAYS["none"], 4, 5)
     assert not torch.equal(other_seed.head[0].weight, nets["none"].head[0].weight)
 
 
