@@ -4,8 +4,9 @@
 
 The network is scored as it is, and with the middle range, the long range, the gate or the whole block switched off.
 Regions are the connected regions of the true labels; a region's size is its share of the picture, and its recall the
-share of its pixels that are right, so that a small region counts as much as a large one. OUT gets table.md, table.json
-and pictures.png: the pictures that lose most without the long range, and without the middle range.
+share of its pixels that are right, so that a small region counts as much as a large one. OUT gets table.md, table.json,
+worth.png (what each class and each size of region loses) and pictures.png: the pictures that lose most without the long
+range, and without the middle range.
 
 This is what a part does in a network that was trained with it. A network trained without it would make up for some of
 the loss.
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ordnet.data.catalogue import open_dataset
+from ordnet.data.catalogue import open_dataset, short_name
 from ordnet.data.dataset import Dataset
 from ordnet.data.labels import IGNORE
 from ordnet.errors import OrdnetError
@@ -30,6 +31,7 @@ from ordnet.inference.parser import find
 from ordnet.model import checkpoint
 from ordnet.model.network import Network
 from ordnet.model.pixels import KnownSize, known_size
+from ordnet.picture.charts import OURS, chart
 from ordnet.picture.grid import Cell, cell_size, fitted, grid
 from ordnet.picture.overlay import connected, overlay
 
@@ -138,6 +140,33 @@ def tables(found: dict[str, Scored]) -> tuple[str, dict[str, Any]]:
     return "\n".join(lines) + "\n", plain
 
 
+def draw_worth(path: Path, found: dict[str, Scored], data: str) -> None:
+    """Points that each class and each size of region loses without a part: a panel per part, all on one scale."""
+    whole, names = found["whole"], list(found["whole"].evaluation.classes.names)
+    shown = {part: words for part, words in PARTS.items() if part in found and part != "block"}
+    lost: dict[str, list[float]] = {}
+    for part in shown:
+        before, after = whole.evaluation.confusion.iou(), found[part].evaluation.confusion.iou()
+        recalls = [(whole.recall(size), found[part].recall(size)) for size in SIZES]
+        by_size = [float("nan") if one is None or other is None else other - one for one, other in recalls]
+        lost[part] = [100 * value for value in (*(after - before), *by_size)]
+    rows = [*names, *(f"regions {size}" for size in SIZES)]
+    with chart(path, 3.1 * len(shown) + 2.2, 0.3 * len(rows) + 1.6) as figure:
+        figure.suptitle(
+            f"Points lost without a part: IoU by class, recall by size of region ({data} {whole.evaluation.split})"
+        )
+        axes = figure.subplots(1, len(shown), squeeze=False, sharex=True, sharey=True)[0]
+        for axis, (part, words) in zip(axes, shown.items(), strict=True):
+            values = np.nan_to_num(lost[part])
+            axis.barh(range(len(rows)), values, color=np.where(values < 0, OURS, "#c2593f"))
+            axis.axvline(0, color="#444", linewidth=0.8)
+            axis.axhline(len(names) - 0.5, color="#999", linewidth=0.8, linestyle=":")
+            axis.set_title(f"without {words}", fontsize=11)
+            axis.set_yticks(range(len(rows)), rows)
+            axis.grid(axis="x", alpha=0.25)
+        axes[0].invert_yaxis()
+
+
 def draw(path: Path, net: Network, dataset: Dataset, found: dict[str, Scored], known: KnownSize) -> None:
     """The pictures that lose most without one branch: picture, truth, whole network, without the branch."""
     whole, rows, block = found["whole"], [], net.block
@@ -214,6 +243,7 @@ def main(words: list[str] | None = None) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     write_text(given.out / "table.md", text)
     write_text(given.out / "table.json", json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+    draw_worth(given.out / "worth.png", found, short_name(given.data))
     draw(given.out / "pictures.png", loaded.net, dataset, found, known)
     print(text)
 

@@ -45,7 +45,8 @@ def test_a_network_with_each_part_switched_off(tmp_path, monkeypatch, capsys):
     for figures in plain.values():
         assert figures["images"] == 4 and list(figures["region_recall"]) == list(SIZES)
     assert "| mIoU |" in capsys.readouterr().out
-    assert (tmp_path / "worth" / "pictures.png").stat().st_size > 10_000
+    for name in ("pictures.png", "worth.png"):
+        assert (tmp_path / "worth" / name).stat().st_size > 10_000
 
 
 def test_a_network_without_a_block_has_nothing_to_switch_off(tmp_path, monkeypatch):
