@@ -17,6 +17,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,56 +52,75 @@ def soak(model: str, minutes: float, megapixels: float = 12) -> tuple[list[Measu
         command = [sys.executable, "-m", "ordnet.bench.soak", server.address, str(seconds), str(megapixels)]
         # a file, since an unread pipe would be full after a few minutes
         with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=said) as load:
-            taken, late, memory = _watch(
-                server, load, seconds, lambda passed: bar.update(task, completed=round(passed))
-            )
+            seen = _watch(server, load, seconds, lambda passed: bar.update(task, completed=round(passed)))
             said.seek(0)
             answers: list[Answer] = [(kind, status, took) for kind, status, took in json.loads(said.read())]
         time.sleep(1)
-        memory.append(resident(server.process.pid))
-    rows = [row("health, throughout", taken), row("a pause of 50 ms, how late it ends", late)]
+        seen.memory.append(resident(server.process.pid))
+    rows = [row("health, throughout", seen.taken), row("a pause of 50 ms, how late it ends", seen.late)]
     for kind in sorted({kind for kind, _, _ in answers}):
         mine = [(status, took) for name, status, took in answers if name == kind]
         statuses = ", ".join(
             f"{status or 'ended'}: {count:,}" for status, count in sorted(Counter(s for s, _ in mine).items())
         )
         rows.append(row(kind, [took for _, took in mine], answers=statuses))
-    return rows, _words(answers, taken, late, memory, seconds)
+    return rows, _words(answers, seen, seconds)
 
 
-def _watch(
-    server: Server, load: "subprocess.Popen[bytes]", seconds: float, tell: Callable[[float], object]
-) -> tuple[list[float], list[float], list[float]]:
-    """How long health took each time, how late pauses ended, and the memory after the first minute.
+@dataclass
+class Watched:
+    """What was seen from outside while the clients were at work; seconds and megabytes."""
 
-    Pauses end late where the computer is busy with others: no server could have answered meanwhile.
-    """
-    start, taken, late, memory = time.monotonic(), [], [], list[float]()
+    taken: list[float] = field(default_factory=list)
+    """How long health took each time."""
+    stolen: list[float] = field(default_factory=list)
+    """What the host of this virtual computer took away from it meanwhile."""
+    late: list[float] = field(default_factory=list)
+    """How late pauses ended: the computer was busy with others, and no server could have answered."""
+    memory: list[float] = field(default_factory=list)
+    """Of the server, after the first minute and at the end."""
+
+
+def _watch(server: Server, load: "subprocess.Popen[bytes]", seconds: float, tell: Callable[[float], object]) -> Watched:
+    start, seen = time.monotonic(), Watched()
     first = min(FIRST, seconds / 5)
     while load.poll() is None:
-        taken.append(timed(lambda: health(server.address)))
+        before = _stolen()
+        seen.taken.append(timed(lambda: health(server.address)))
+        seen.stolen.append(_stolen() - before)
         passed = time.monotonic() - start
-        if not memory and passed > first:
-            memory.append(resident(server.process.pid))
+        if not seen.memory and passed > first:
+            seen.memory.append(resident(server.process.pid))
         tell(min(passed, seconds))
-        late.append(max(0.0, timed(lambda: time.sleep(_PAUSE)) - _PAUSE))
-    return taken, late, memory or [resident(server.process.pid)]
+        seen.late.append(max(0.0, timed(lambda: time.sleep(_PAUSE)) - _PAUSE))
+    if not seen.memory:
+        seen.memory.append(resident(server.process.pid))
+    return seen
 
 
-def _words(
-    answers: list[Answer], taken: list[float], late: list[float], memory: list[float], seconds: float
-) -> list[str]:
+def _words(answers: list[Answer], seen: Watched, seconds: float) -> list[str]:
+    taken, late, memory = seen.taken, seen.late, seen.memory
     mistakes = sum(status == 500 for _, status, _ in answers)
-    soon = sum(each <= _SOON for each in taken) / len(taken)
+    slow = [(took, stolen) for took, stolen in zip(taken, seen.stolen, strict=True) if took > _SOON]
+    own = sum(took - stolen > _SOON for took, stolen in slow)
     middle = sorted(taken)[len(taken) // 2]
     return [
         f"{len(answers):,} answers in {seconds / 60:.3g} min, {mistakes} of them 500",
-        f"health: median {1000 * middle:.1f} ms, {soon:.2%} within {1000 * _SOON:.0f} ms, slowest "
-        f"{1000 * max(taken):.0f} ms; pauses of this process ended up to {1000 * max(late):.0f} ms late, "
-        f"{sum(each > _SOON for each in late) / len(late):.2%} of them by more than {1000 * _SOON:.0f} ms",
+        f"health: median {1000 * middle:.1f} ms, slowest {1000 * max(taken):.0f} ms, {len(slow)} of {len(taken):,} "
+        f"above {1000 * _SOON:.0f} ms ({own} also without what the computer's host took away meanwhile); pauses of "
+        f"this process ended up to {1000 * max(late):.0f} ms late, {sum(each > _SOON for each in late)} of them by "
+        f"more than {1000 * _SOON:.0f} ms",
         f"memory: {memory[0]:.0f} MB after {min(FIRST, seconds / 5):.0f} s, {memory[-1]:.0f} MB at the end "
         f"({memory[-1] / memory[0]:.2f}x), server and decoder together",
     ]
+
+
+def _stolen() -> float:
+    """Seconds that all cores together have lost to others on the same host since the start; 0 where nobody counts."""
+    counters = Path("/proc/stat")
+    if not counters.exists():
+        return 0.0
+    return int(counters.read_text(encoding="ascii").split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(process: int) -> float:

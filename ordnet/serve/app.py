@@ -105,7 +105,7 @@ def _add_routes(
 
         def decode() -> None:
             start = time.perf_counter()
-            pixels = decoder.decode(upload.picture or b"")
+            pixels = decoder.decode(upload.picture or [])
             decoded.append(Picture(upload.key, pixels, time.perf_counter() - start))
 
         needed = upload.picture is not None and not engine.knows(upload.key, confidence)
@@ -121,7 +121,7 @@ def _add_routes(
             known = engine.known(upload.key)
             if known is not None and (known.parse.confidence is not None or not confidence):
                 return known
-            picture = Picture(upload.key, decoder.decode(upload.picture or b""))
+            picture = Picture(upload.key, decoder.decode(upload.picture or []))
         return engine.parse(picture, confidence, stop)
 
     @app.post("/v1/parse", response_model=ParseAnswer, response_model_exclude_none=True, **documents.PARSE)

@@ -182,7 +182,6 @@ def run(
             file=sys.stderr,
         )
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    print(f"{', '.join(models)} on {address} (API: {address}/docs); Ctrl-C ends it", flush=True)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=_GRACE,
@@ -201,8 +200,21 @@ def run(
     # uvicorn ends by these signals and then raises them once more; that second time they mean nothing
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    uvicorn.Server(config).run(sockets=[listener])
+    Server(config, f"{', '.join(models)} on {address} (API: {address}/docs); Ctrl-C ends it").run(sockets=[listener])
     print("ended")
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which says where it is once it answers: whoever asked before would wait for its start."""
+
+    def __init__(self, config: uvicorn.Config, words: str) -> None:
+        super().__init__(config)
+        self._words = words
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(self._words, flush=True)
 
 
 def _affordable() -> int:

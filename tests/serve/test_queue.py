@@ -2,16 +2,21 @@
 
 import asyncio
 import hashlib
+import socket
 import threading
 
 import httpx
 import numpy as np
 import pytest
+import uvicorn
+from starlette.requests import Request
 
 import ordnet
 from ordnet.serve.app import make_app
 from ordnet.serve.engine import Engine, Picture, Stop, Stopped, WorkQueue
 from ordnet.serve.guard import Limits, Refusal
+from ordnet.serve.run import Server, bound
+from ordnet.serve.upload import Uploads
 from tests.serving import COLOURS, NAMES, encoded, pixels
 
 
@@ -242,3 +247,51 @@ def test_mistakes_of_our_own_are_guarded_too():
     answer = ask(make_app({"broken": Broken()}), "POST", "/v1/parse", files={"image": ("a", encoded(pixels()))})
     assert answer.status_code == 500
     assert "log" in answer.json()["error"] and "x-frame-options" in answer.headers
+
+
+def test_the_address_is_said_once_it_is_answered_from(capsys):
+    """Whoever asked before would wait for as long as the server takes to start."""
+    before = []
+
+    async def app(scope, receive, send):
+        await receive()
+        before.append(capsys.readouterr().out)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def start():
+        server = Server(uvicorn.Config(app, lifespan="on", log_level="warning"), "here")
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        listener = bound("127.0.0.1", 0)
+        await server.startup([listener])
+        with socket.create_connection(listener.getsockname()):
+            await server.shutdown([listener])
+
+    asyncio.run(start())
+    assert before == [""]
+    assert capsys.readouterr().out == "here\n"
+
+
+def test_a_file_of_any_chunks_is_the_file():
+    """Pieces are neither as many as the chunks nor as large as the file."""
+    data = np.random.default_rng(0).bytes(300_000)
+    body = b'--b\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n' + data + b"\r\n--b--\r\n"
+
+    async def read(chunk):
+        coming = iter(range(0, len(body), chunk))
+
+        async def receive():
+            start = next(coming)
+            more = start + chunk < len(body)
+            return {"type": "http.request", "body": body[start : start + chunk], "more_body": more}
+
+        headers = [(b"content-type", b"multipart/form-data; boundary=b")]
+        return await Uploads(Limits()).read(Request({"type": "http", "method": "POST", "headers": headers}, receive))
+
+    for chunk in (7, 65_536, len(body)):
+        upload = asyncio.run(read(chunk))
+        assert b"".join(upload.picture) == data
+        assert upload.key == hashlib.sha256(data).hexdigest()
+        assert len(upload.picture) <= 6

@@ -15,10 +15,13 @@ const legend = new Legend($("legend"), document.querySelector('[data-do="all"]')
 const say = (text) => { $("status").textContent = text; };
 const strength = () => Number($("strength").value) / 100;
 
-function trouble(problem) {
+/** `file` is named where it may be the reason. */
+function trouble(problem, file = null) {
   if (problem?.name === "AbortError") return;
-  if (!(problem instanceof server.Problem)) console.warn(problem);
-  $("trouble-text").textContent = problem instanceof server.Problem ? problem.message : "This picture cannot be shown.";
+  const known = problem instanceof server.Problem;
+  if (!known) console.warn(problem);
+  const about = file && (!known || problem.refused) ? `${file.name || "Pasted picture"}: ` : "";
+  $("trouble-text").textContent = about + (known ? problem.message : "This picture cannot be shown.");
   $("trouble").hidden = false;
 }
 
@@ -30,7 +33,8 @@ async function open(file, credit = "") {
   $("trouble").hidden = true;
   const most = state.model?.limits.bytes;
   if (most && file.size > most) {
-    trouble(new server.Problem(`This file has ${megabytes(file.size)}; the server takes at most ${megabytes(most)}.`));
+    const name = file.name || "This file";
+    trouble(new server.Problem(`${name} has ${megabytes(file.size)}; the server takes at most ${megabytes(most)}.`));
     return;
   }
   const work = (state.work = new AbortController());
@@ -39,7 +43,7 @@ async function open(file, credit = "") {
     const parse = await read(file, work.signal, end.step);
     if (state.work === work) show(parse, file, credit);
   } catch (problem) {
-    if (state.work === work) trouble(problem);
+    if (state.work === work) trouble(problem, file);
   } finally {
     if (state.work === work) end.done();
   }
@@ -288,14 +292,32 @@ async function learnModel() {
   state.model ??= await server.model();
   const { name, models, classes, explains } = state.model;
   const several = models.length > 1;
-  $("model").textContent = several ? `${classes.length} classes` : `${name}, ${classes.length} classes`;
+  const short = shortNames(models);
+  const count = `${classes.length} ${classes.length === 1 ? "class" : "classes"}`;
+  const label = several ? [count] : [part("model-name", short[0]), part("count", `, ${count}`)];
+  $("model").replaceChildren(...label);
+  $("model").title = name;
   $("models").hidden = !several;
+  document.querySelector(".top").classList.toggle("several", several);
   if (several) {
-    $("models").replaceChildren(...models.map((each) => new Option(each, each, each === models[0], each === name)));
+    const options = models.map((each, i) => new Option(short[i], each, each === models[0], each === name));
+    options.forEach((option) => { option.title = option.value; });
+    $("models").replaceChildren(...options);
+    $("models").title = name;
   }
-  $("keys").textContent = explains
+  const [mouse, touch] = $("keys").children;
+  mouse.textContent = explains
     ? "Point to name a class, click to see what that place attends to. Keys: arrows, Shift + arrows, Enter."
     : "Point to name a class. Keys: arrows, Shift + arrows.";
+  touch.textContent = explains ? "Tap a place to see its class and what it attends to." : "Tap a place to see its class.";
+}
+
+const part = (className, textContent) => Object.assign(document.createElement("span"), { className, textContent });
+
+/** runs/first/best.safetensors → first/best; models that would be called the same keep their whole name. */
+function shortNames(models) {
+  const short = models.map((each) => each.split(/[\\/]/).slice(-2).join("/").replace(/\.safetensors$/, ""));
+  return short.map((each, i) => (short.indexOf(each) === short.lastIndexOf(each) ? each : models[i]));
 }
 
 learnModel().catch(trouble);

@@ -70,7 +70,9 @@ async function send(method, address, body, options) {
       sessionStorage.setItem(KEY, token);
       continue;
     }
-    throw new (answer.status === 404 ? Unknown : Problem)(await words(answer));
+    const problem = new (answer.status === 404 ? Unknown : Problem)(await words(answer));
+    problem.refused = answer.status < 500; // by what was sent
+    throw problem;
   }
 }
 
