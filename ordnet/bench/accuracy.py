@@ -32,12 +32,14 @@ from ordnet.picture.charts import accuracy_over_time
 from ordnet.recipes import settings_of
 from ordnet.training.environment import Stopped, stop_requests
 
-CONTESTANTS = (*OURS, *timed_run.NETWORKS)
+USUAL = ("ordnet-fine", "dilated-fcn-fine", "ordnet-plain", "dilated-fcn-plain")
+"""Those of ours that are run where none are named."""
+CONTESTANTS = (*USUAL, *timed_run.NETWORKS, *(name for name in OURS if name not in USUAL))
 SPEED_TURNS = 5
 
 
 def contestants(asked: str | None) -> tuple[list[str], str]:
-    """Names with commas between them, or all that can be imported here; and a remark on those that cannot."""
+    """Names with commas between them, or the usual ones; and a remark on those that cannot be imported here."""
     if asked:
         names = list(dict.fromkeys(name.strip() for name in asked.split(",")))
         if unknown := [name for name in names if name not in CONTESTANTS]:
@@ -48,8 +50,8 @@ def contestants(asked: str | None) -> tuple[list[str], str]:
     try:
         timed_run.import_smp()
     except OrdnetError as error:
-        return list(OURS), f"smp's networks are left out: {error}"
-    return list(CONTESTANTS), ""
+        return list(USUAL), f"smp's networks are left out: {error}"
+    return [*USUAL, *timed_run.NETWORKS], ""
 
 
 def plan(

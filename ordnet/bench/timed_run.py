@@ -33,7 +33,7 @@ from ordnet.evaluation.confusion import Confusion
 from ordnet.evaluation.evaluate import Evaluation
 from ordnet.files import write_text
 from ordnet.inference import protocols
-from ordnet.model.build import build_from, chosen_weights
+from ordnet.model.build import build_from, chosen_weights, variants
 from ordnet.model.network import Network, folded, for_inference, labels_at
 from ordnet.model.pixels import normalise
 from ordnet.model.weights import WeightFile, torchvision_names
@@ -44,12 +44,11 @@ from ordnet.training.start import Averaged, frozen_stages, learning_mode
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
 
 OURS: dict[str, dict[str, Any]] = {
-    "ordnet-fine": {"variant": "ordnet", "decoder": "fine"},
-    "dilated-fcn-fine": {"variant": "dilated-fcn", "decoder": "fine"},
-    "ordnet-plain": {"variant": "ordnet", "decoder": "plain", "output_stride": 16},
-    "dilated-fcn-plain": {"variant": "dilated-fcn", "decoder": "plain", "output_stride": 16},
+    f"{variant}-{decoder}": {"variant": variant, "decoder": decoder, **stride}
+    for decoder, stride in {"fine": {}, "plain": {"output_stride": 16}}.items()
+    for variant in variants()
 }
-"""Our contestants, and what each changes in the recipe's model."""
+"""Our contestants, and what each changes in the recipe's model: every kind of context with either decoder."""
 LOOKS = (0.1, 0.25, 0.5, 0.75)
 """Parts of the time after which the accuracy is measured; it is measured once more at the end."""
 LOOKED_AT = 48

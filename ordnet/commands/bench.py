@@ -215,7 +215,8 @@ def accuracy(
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each network.")] = 3,
     split: Annotated[str, typer.Option(help="Where the figures come from.")] = "val",
     contestants: Annotated[
-        str | None, typer.Option(help="Names with commas between them; all that can be had without it.")
+        str | None,
+        typer.Option(help="VARIANT-fine, VARIANT-plain, smp-fpn, …, commas between them; the usual ones without it."),
     ] = None,
     recipe: Annotated[str, typer.Option(help="What all of them share.")] = "folder-default",
     set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value for all of them.")] = None,

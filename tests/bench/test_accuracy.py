@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
+import ordnet
 from ordnet.bench import accuracy, timed_run
 from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, make_network, ready_to_parse, run_cell
 from ordnet.config import override
@@ -78,7 +79,7 @@ def check_figures(figures, cell):
     assert 0 <= figures["pixel_accuracy"] <= 1
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [*accuracy.USUAL, "basic-sa-mr-fine", "danet-fine", "ppm-plain"])
 def test_a_cell_of_ours(name, scenes):
     (cell,) = cells_of(scenes, [name])
     figures = run_cell(cell)
@@ -154,11 +155,17 @@ def test_theirs_are_never_needed(monkeypatch):
 
     monkeypatch.setattr(timed_run, "import_smp", missing)
     names, said = accuracy.contestants(None)
-    assert names == list(OURS)
+    assert names == list(accuracy.USUAL)
     assert "left out" in said and "ordnet[smp]" in said
     assert accuracy.contestants("ordnet-fine, dilated-fcn-fine") == (["ordnet-fine", "dilated-fcn-fine"], "")
     with pytest.raises(OrdnetError, match="not installed"):
         accuracy.contestants("ordnet-fine,smp-fpn")
+
+
+def test_every_kind_of_context_can_take_part():
+    assert set(OURS) == {f"{variant}-{decoder}" for variant in ordnet.variants() for decoder in ("fine", "plain")}
+    assert not set(OURS) & set(timed_run.NETWORKS)
+    assert accuracy.contestants(",".join(OURS)) == (list(OURS), "")
 
 
 def test_seeds_come_first(scenes):

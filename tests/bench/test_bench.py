@@ -118,3 +118,5 @@ def test_a_short_soak_finds_no_mistakes_of_the_servers_own(tmp_path):
     assert set(re.findall(r"(\d{3}): ", answers["hostile"])) <= {"413", "415", "422", "503"}
     assert "408" in answers["slow"]
     assert words[0].endswith("0 of them 500")
+    counts = re.search(r"(\d+) of [\d,]+ above 100 ms \((\d+) also without what", words[1])
+    assert counts and int(counts[2]) <= int(counts[1])
