@@ -82,10 +82,10 @@ def attention_figure(rows: Sequence[AttentionRow], across: int | None = None) ->
     """
     if not rows:
         raise ValueError("a figure of attention needs at least one position")
-    panels = [_panels(row) for row in rows]
-    across = across or len(panels[0])
-    grid = [row[place : place + across] for row in panels for place in range(0, len(row), across)]
-    titled = [line == 0 or across < len(panels[0]) for line in range(len(grid))]
+    lines = [panels(row) for row in rows]
+    across = across or len(lines[0])
+    grid = [line[place : place + across] for line in lines for place in range(0, len(line), across)]
+    titled = [place == 0 or across < len(lines[0]) for place in range(len(grid))]
     width = max(_COLUMN, *(panel.picture.width for row in grid for panel in row))
     heights = [max(panel.picture.height for panel in row) for row in grid]
     size = _GAP + (width + _GAP) * across, _ABOVE * sum(titled) + sum(heights) + (_BELOW + _GAP) * len(grid)
@@ -106,7 +106,9 @@ def attention_figure(rows: Sequence[AttentionRow], across: int | None = None) ->
 
 
 @dataclass(frozen=True)
-class _Panel:
+class Panel:
+    """One picture of the figure, and the words around it."""
+
     title: str
     subtitle: str
     picture: Image.Image
@@ -116,14 +118,15 @@ class _Panel:
     """The colour of what the first note names."""
 
 
-def _panels(row: AttentionRow) -> list[_Panel]:
+def panels(row: AttentionRow) -> list[Panel]:
+    """What the figure shows of one position, each part by itself."""
     height, width = row.pixels.shape[:2]
     factor = min((_AREA / (width * height)) ** 0.5, _WIDEST / width, _HIGHEST / height)
     size = max(1, round(width * factor)), max(1, round(height * factor))
     at = (row.x + 0.5) * size[0] / width, (row.y + 0.5) * size[1] / height
     way = Image.Resampling.LANCZOS if factor < 4 else Image.Resampling.NEAREST  # tiny pictures show their pixels
     photo = Image.fromarray(row.pixels).resize(size, way)
-    panels = [_Panel("picture", "the position is marked", _marked(photo, at), row.notes)]
+    shown = [Panel("picture", "the position is marked", _marked(photo, at), row.notes)]
     for heat in row.maps:
         drawn = Image.fromarray(
             tinted(
@@ -134,15 +137,15 @@ def _panels(row: AttentionRow) -> list[_Panel]:
             _frame(drawn, heat.box, (size[0] / width, size[1] / height))
         if heat.stamp:
             _stamp(drawn, heat.stamp)
-        panels.append(_Panel(heat.title, heat.subtitle, _marked(drawn, at), heat.notes, heat.scale))
+        shown.append(Panel(heat.title, heat.subtitle, _marked(drawn, at), heat.notes, heat.scale))
     if row.labels is not None:
         labels = np.asarray(Image.fromarray(row.labels).resize(size, Image.Resampling.NEAREST))
         parse = Image.fromarray(overlay(np.asarray(photo), labels, row.colours, 0.6))
         write_names(parse, labels, row.classes)
         here = int(row.labels[row.y, row.x])
         found = [row.classes[here]]
-        panels.append(_Panel("parse", "the class of every pixel", _marked(parse, at), found, swatch=row.colours[here]))
-    return panels
+        shown.append(Panel("parse", "the class of every pixel", _marked(parse, at), found, swatch=row.colours[here]))
+    return shown
 
 
 def tinted(
@@ -172,7 +175,7 @@ def number(value: float) -> str:
     return mantissa + (f"e{int(power)}" if power else "")
 
 
-def _draw_below(sheet: Image.Image, panel: _Panel, left: int, top: int, width: int) -> None:
+def _draw_below(sheet: Image.Image, panel: Panel, left: int, top: int, width: int) -> None:
     """The bar with its numbers, and the notes."""
     draw = ImageDraw.Draw(sheet)
     if panel.scale is not None:

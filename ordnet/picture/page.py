@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ordnet.picture.attention_map import AttentionRow, Panel, Scale, coloured, number, panels
 from ordnet.picture.overlay import Colour
 
 _SMALL = 256 * 256
@@ -24,6 +25,10 @@ _LONG_WORD = 22
 """Words with more letters may be broken anywhere, so that no table is wider than a phone."""
 _SHOWN = 0.005
 """Smaller shares of a confusion matrix are left blank."""
+_ACROSS = 4
+"""At most this many panels of attention are side by side."""
+_STEPS = 13
+"""Colours of a scale's bar; the browser mixes those between."""
 
 
 @dataclass(frozen=True)
@@ -77,32 +82,58 @@ def paragraph(words: str) -> str:
     return f"<p>{text(words)}</p>"
 
 
-def figure(
-    image: Image.Image | Path,
-    caption: str = "",
-    *,
-    alt: str = "",
-    chart: bool = False,
-    wide: bool = False,
-    narrow: Image.Image | None = None,
-) -> str:
+def figure(image: Image.Image | Path, caption: str = "", *, alt: str = "", chart: bool = False) -> str:
     """A picture, or a file of one, with its caption; `alt` describes it to those who cannot see it.
 
-    A `chart` is dark ink on white paper, and is inverted in dark mode. A `wide` picture never gets too small to read:
-    on a narrow screen it scrolls by itself, or `narrow` is shown in its place.
+    A `chart` is dark ink on white paper, and is inverted in dark mode.
     """
-    classes = " ".join(name for name, wanted in (("chart", chart), ("wide", wide)) if wanted)
     below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
-    picture = f'<img alt="{text(alt or caption)}" src="{data_uri(image)}">'
-    if narrow is not None:
-        classes += " fits"
-        picture = f'<picture><source media="(max-width: 40rem)" srcset="{data_uri(narrow)}">{picture}</picture>'
-    return f'<figure class="{classes}"><div{" tabindex=0" if wide else ""}>{picture}</div>{below}</figure>'
+    kind = ' class="chart"' if chart else ""
+    return f'<figure{kind}><img alt="{text(alt or caption)}" src="{data_uri(image)}">{below}</figure>'
+
+
+def attention(row: AttentionRow, caption: str) -> str:
+    """The panels of one position, as many side by side as there is room for.
+
+    The words are the page's and not the drawing's, so that they stay legible however small the pictures get.
+    """
+    shown = [_panel(panel) for panel in panels(row)]
+    # five would be too small in one row
+    across = len(shown) if len(shown) <= _ACROSS else 3
+    grid = f'<div class="panels" style="--across:{across}">{"".join(shown)}</div>'
+    return f"<figure>{grid}<figcaption>{text(caption)}</figcaption></figure>"
+
+
+def _panel(panel: Panel) -> str:
+    swatch = f'<i class="swatch" style="background:{_rgb(panel.swatch)}"></i>' if panel.swatch else ""
+    notes = "".join(
+        f"<small>{swatch if place == 0 else ''}{text(note)}</small>" for place, note in enumerate(panel.notes)
+    )
+    return (
+        f"<div><p><b>{text(panel.title)}</b><small>{text(panel.subtitle)}</small></p>"
+        f'<img alt="{text(f"{panel.title}: {panel.subtitle}")}" src="{data_uri(panel.picture)}">'
+        f"<p>{_scale(panel.scale) if panel.scale else ''}{notes}</p></div>"
+    )
+
+
+def _scale(scale: Scale) -> str:
+    """A bar of the colours, and the numbers at its ends and in its middle."""
+    places = coloured(np.linspace(scale.start, scale.end, _STEPS), scale.low, scale.high, scale.colours)
+    ramp = ",".join(_rgb(colour) for colour in places)
+    ends = "".join(f"<span>{number(value)}</span>" for value in np.linspace(scale.start, scale.end, 3))
+    return (
+        f'<i class="scale" style="background:linear-gradient(to right,{ramp})"></i><small class="ends">{ends}</small>'
+    )
 
 
 def grid(*html: str) -> str:
     """Parts placed side by side, as far as there is room."""
     return f'<div class="grid">{"".join(html)}</div>'
+
+
+def quad(*html: str) -> str:
+    """Four parts in a row, or two on a narrow screen."""
+    return f'<div class="quad">{"".join(html)}</div>'
 
 
 def data_uri(image: Image.Image | Path) -> str:
@@ -175,7 +206,7 @@ def _note(words: str) -> str:
     return f" <small>{text(words)}</small>" if words else ""
 
 
-def _rgb(colour: Colour) -> str:
+def _rgb(colour: Colour | np.ndarray) -> str:
     red, green, blue = map(int, colour)
     return f"rgb({red},{green},{blue})"
 
@@ -214,9 +245,10 @@ def _cell(share: float, names: Sequence[str], row: int, column: int) -> str:
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2529; --paper: #fff; --soft: #55636a; --line: #d5dde1; --well: #f2f5f6;
-  --link: #0b5f8a; --heat: 125 178 226; --chart: none; }
+  --link: #0b5f8a; --heat: 125 178 226; --shade: #0f202859; --chart: none; }
 @media screen and (prefers-color-scheme: dark) { :root { --ink: #e3e9ec; --paper: #15191c; --soft: #9fadb4;
-  --line: #38434a; --well: #1e2529; --link: #7cc4ec; --heat: 42 95 143; --chart: invert(.9) hue-rotate(180deg); } }
+  --line: #38434a; --well: #1e2529; --link: #7cc4ec; --heat: 42 95 143; --shade: #dcebf273;
+  --chart: invert(.9) hue-rotate(180deg); } }
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 64rem;
   margin: 2rem auto 4rem; padding: 0 1rem; overflow-wrap: anywhere; }
@@ -239,12 +271,12 @@ thead th { color: var(--soft); font-weight: 400; font-size: .85rem; }
 tbody th { font-weight: 400; min-width: 8.5rem; } td { min-width: 4.6rem; }
 td:last-child, th:last-child { padding-right: 0; }
 ul { list-style: none; margin: .4rem 0 1rem; padding: 0; }
-.bars li { display: grid; grid-template-columns: minmax(0, 11rem) minmax(0, 1fr) 4rem; gap: .7rem; align-items: center;
+.bars li { display: grid; grid-template-columns: minmax(0, 13rem) minmax(0, 1fr) 4rem; gap: .7rem; align-items: center;
   padding: .1rem 0; break-inside: avoid; }
 .bars.many { columns: 2 24rem; column-gap: 2.5rem; }
 .bars .name { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow: hidden;
   line-height: 1.25; }
-.bars small { color: var(--soft); }
+.bars small { color: var(--soft); white-space: nowrap; }
 .bars .bar { background: var(--well); border-radius: 3px; height: .95rem; overflow: hidden; }
 .bars .bar i { display: block; height: 100%; min-width: 2px; border: 1px solid rgb(110 125 133 / .75);
   border-radius: 3px; }
@@ -254,20 +286,36 @@ ul { list-style: none; margin: .4rem 0 1rem; padding: 0; }
 .legend span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; max-width: 18rem; }
 .legend i { flex: none; width: .95rem; height: .95rem; border-radius: 3px; border: 1px solid rgb(110 125 133 / .75); }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: .8rem; }
-.quad { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: .5rem; }
+.quad { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: .5rem; margin-bottom: .8rem; }
+.panels { display: grid; grid-template-columns: repeat(var(--across), minmax(0, 1fr)); gap: 0 1rem;
+  margin-top: 1rem; }
+.panels > div { display: grid; grid-row: span 3; grid-template-rows: subgrid; align-items: start; align-content: start;
+  break-inside: avoid; margin-bottom: 1rem; }
+.panels p { margin: 0 0 .3rem; line-height: 1.3; } .panels b { color: var(--ink); font-weight: 600; }
+.panels small { display: block; font-size: .8rem; } .panels img + p { margin-top: .3rem; }
+.panels .ends { display: flex; justify-content: space-between; font-variant-numeric: tabular-nums; }
+.panels .scale { display: block; height: .7rem; margin-top: .1rem; border: 1px solid rgb(110 125 133 / .75); }
+.panels .swatch { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; border-radius: 3px;
+  vertical-align: -.1rem; border: 1px solid rgb(110 125 133 / .75); }
+.panels img { width: auto; max-width: 100%; }
 figure { margin: 0; break-inside: avoid; } section > figure { margin-bottom: .9rem; }
 figure img { display: block; width: 100%; height: auto; border-radius: 5px; }
 figcaption { color: var(--soft); font-size: .85rem; margin-top: .2rem; }
 .chart img { background: #fff; filter: var(--chart); }
-.wide > div { overflow-x: auto; }
-.wide img { min-width: 36rem; max-width: 56rem; }
 article { break-inside: avoid; }
-.matrix { overflow-x: auto; margin: .4rem 0 .8rem; }
+/* what is too wide scrolls by itself; a shadow lies on the side where there is more */
+.matrix, .wide > div { overflow-x: auto; background:
+  linear-gradient(to right, var(--paper) 40%, transparent) left / 2.5rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 40%, transparent) right / 2.5rem 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left top / 1rem calc(100% - 2px) no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right top / 1rem calc(100% - 2px) no-repeat scroll; }
+.matrix { margin: .4rem 0 .8rem; }
 .matrix table { width: auto; margin: 0; font-size: .85rem; border-collapse: separate; border-spacing: 0; }
 .matrix td { min-width: 2.1rem; height: 2.1rem; padding: 0; text-align: center; vertical-align: middle;
   border: 1px solid var(--line); }
 .matrix th { min-width: 0; padding: 0 .4rem 0 0; border: 0; font-size: .85rem; vertical-align: middle; }
-.matrix tbody th, .matrix thead th:first-child { position: sticky; left: 0; background: var(--paper);
+.matrix tbody th, .matrix thead th:first-child { position: sticky; left: 0; z-index: 1;
+  background: var(--paper);
   min-width: 6rem; max-width: 9rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .matrix thead th { vertical-align: bottom; padding: 0 0 .3rem; } .matrix thead th:first-child { white-space: normal; }
 .matrix thead span { display: block; writing-mode: vertical-rl; transform: rotate(180deg); max-height: 9rem;
@@ -275,13 +323,13 @@ article { break-inside: avoid; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--link); }
 pre { overflow-x: auto; background: var(--well); border-radius: 6px; padding: .8rem; font-size: .85rem;
   overflow-wrap: normal; }
-@media (max-width: 40rem) { .wide.fits img { min-width: 0; }
-  .quad { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+@media (max-width: 40rem) { .matrix td { min-width: 1.8rem; } .panels { gap: 0 .6rem; }
+  .quad, .panels { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   table { font-size: .85rem; } tbody th { min-width: 7rem; } td, th { padding-right: .5rem; }
   .wide table { font-size: .8rem; } .wide td { min-width: 0; } .wide tbody th { min-width: 5rem; }
   .bars li { grid-template-columns: minmax(0, 8rem) minmax(0, 1fr) 3.6rem; gap: .5rem; } }
 @media print { nav { display: none; } body { max-width: none; margin: 0; font-size: 11pt; }
-  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } .wide img { min-width: 0; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } .matrix, .wide > div { background: none; }
   .matrix table { font-size: 7pt; } .matrix td { min-width: 0; height: auto; } }
 """
 """One style sheet for all pages."""

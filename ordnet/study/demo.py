@@ -7,17 +7,21 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from ordnet.config import Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.pictures import CREDIT, sample_picture
+from ordnet.data.scene_drawing import SIDE
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.comparison import Comparison, draw
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.parser import load
 from ordnet.picture import page
 from ordnet.picture.charts import ablation_chart
+from ordnet.picture.grid import fitted
+from ordnet.picture.overlay import Colour, overlay
 from ordnet.recipes import settings_of
 from ordnet.study.ablation import Job, PlannedRow, train_jobs
 
@@ -34,6 +38,10 @@ RANGES = {
     "long": "pale ground is sand or snow, which only a palm or a pine on the far side tells",
 }
 """The context that tells the generated scenes' classes apart, by its range."""
+_BARS: tuple[Colour, ...] = ((139, 152, 160), (15, 118, 110))
+"""The networks' colours."""
+_SHOWN = 256
+"""Pixels per side of a scene on the page."""
 
 
 def demo(out: Path, say: Callable[[str], None], changes: Sequence[str] = ()) -> Path:
@@ -65,8 +73,7 @@ def _photo(out: Path) -> page.Section:
     parse.save(out / "photo")
     height, width = parse.labels.shape
     attention = parse.attention(round(AT[0] * width), round(AT[1] * height))
-    drawn = attention.draw()
-    _save(drawn, out / "photo" / "attention.png")
+    _save(attention.draw(), out / "photo" / "attention.png")
     shares = ", ".join(f"{name} {share:.0%}" for name, share in parse.areas().items() if share >= 0.005)
     return page.section(
         "A photo, parsed and explained",
@@ -74,12 +81,10 @@ def _photo(out: Path) -> page.Section:
             page.figure(parse.image, f"The picture. {CREDIT}."),
             page.figure(parse.overlay(), f"Parsed by {MODEL}: {shares}."),
         ),
-        page.figure(
-            drawn,
+        page.attention(
+            attention.row(),
             "What the marked pixel attends to: over the whole picture, and inside its patch; the gate says how much of "
             "the long range each position takes in.",
-            wide=True,
-            narrow=attention.draw(across=2),
         ),
         page.folded("The commands", _PHOTO_COMMANDS.format(x=attention.x, y=attention.y)),
     )
@@ -106,24 +111,55 @@ def _compare(out: Path, jobs: list[Job]) -> list[page.Section]:
     )  # fmt: skip
     write_text(out / "ranges.json", json.dumps({job.name: f for job, f in zip(jobs, figures, strict=True)}, indent=1))
     comparison = Comparison([str(job.folder / "last.safetensors") for job in jobs], "scenes", "test")
-    scenes = draw(comparison, comparison.pick("even", 4), note="Generated scenes, test split; below: pixel accuracy.")
+    chosen = comparison.pick("even", 4)
+    scenes = draw(comparison, chosen, note="Generated scenes, test split; below: pixel accuracy.")
     _save(scenes, out / "scenes.png")
-    rows = [
-        [name, RANGES[name], *(f"{value:.3f}" for value in values)] for name, values in ranges.items()
-    ]  # fmt: skip
+    names = [job.name for job in jobs]
     seen = len(open_dataset("scenes", "test").ids)
     return [
         page.section(
             "What context is for",
             page.paragraph(
-                f"Two small networks, trained here with the same settings, scored on {seen} scenes neither has seen "
-                "(protocol whole). They see 31 px; the block is all that differs."
+                f"Two small networks, trained here with the same settings and scored on {seen} scenes that neither has "
+                f"seen. By itself, each position of either network sees 31x31 pixels of the {SIDE}x{SIDE} scene; "
+                "ORDNet's block, which is all that differs, brings in the rest. The bars are the mIoU, of 1 at most, "
+                "over the classes that need context of one range."
             ),
-            page.table(rows, ["range", "what tells the class", *(job.name for job in jobs)]),
-            page.figure(chart, "mIoU by range", chart=True),
+            *(_range(name, names, values) for name, values in ranges.items()),
         ),
-        page.section("The same scenes, side by side", page.figure(scenes, "Truth and results.", wide=True)),
+        page.section("The same scenes, side by side", *_side_by_side(comparison, chosen, names)),
     ]
+
+
+def _range(name: str, networks: list[str], values: list[float]) -> str:
+    bars = [page.Bar(*row) for row in zip(networks, values, [f"{value:.3f}" for value in values], _BARS, strict=True)]
+    return f"<h3>{name.capitalize()} range</h3>{page.paragraph(_sentence(RANGES[name]))}{page.bars(bars)}"
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _side_by_side(comparison: Comparison, chosen: Sequence[int], networks: list[str]) -> list[str]:
+    """The chosen scenes with their truth and what each network makes of them, and the key to the colours."""
+    classes = comparison.dataset.classes
+    present, shown = set[int](), []
+    for index in chosen:
+        seen = comparison.look(index)
+        scene, *labels = (fitted(array, (_SHOWN, _SHOWN)) for array in (seen.pixels, seen.truth, *seen.results))
+        captions = ["The truth"] + [
+            f"{name}: {right:.1%}" for name, right in zip(networks, seen.accuracies, strict=True)
+        ]
+        parsed = (Image.fromarray(overlay(scene, each, classes.colours, 0.6)) for each in labels)
+        figures = zip([Image.fromarray(scene), *parsed], [f"The scene {seen.id}", *captions], strict=True)
+        shown.append(page.quad(*(page.figure(picture, caption) for picture, caption in figures)))
+        present.update(int(each) for array in labels for each in np.unique(array))
+    words = (
+        "A generated scene, its true classes, and the classes that each network gives to its pixels, with the share "
+        "that is right."
+    )
+    key = page.legend((classes.names[c], classes.colours[c]) for c in sorted(present) if c < len(classes))
+    return [page.paragraph(words), *shown, key]
 
 
 def _next(out: Path) -> page.Section:

@@ -48,6 +48,7 @@ def start_network(
             f"{len(wrong)} tensors do not fit, such as {wrong[0]}"
         )
     net.load_state_dict({key: given[key] for key in own if key not in fresh}, strict=False)
+    say(f"starts with the weights of {init}")
     return net
 
 

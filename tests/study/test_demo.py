@@ -51,4 +51,9 @@ def test_the_page_in_a_browser(made, width, dark):
         assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
         assert page.evaluate("document.images.length") >= 5
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        # all words are the page's own, none is drawn into a figure that shrinks; and nothing is cut off
+        words = page.locator(".panels small")
+        assert {"picture", "long range", "gate"} <= set(page.locator(".panels b").all_inner_texts())
+        assert min(words.evaluate_all("all => all.map(e => parseFloat(getComputedStyle(e).fontSize))")) >= 11
+        assert page.evaluate("[...document.images].every(i => i.getBoundingClientRect().right <= window.innerWidth)")
         assert not troubles

@@ -150,7 +150,8 @@ def test_its_figures_are_the_log_s(run, folder):
     for name, iou in records[-1]["per_class_iou"].items():
         assert f"{text(name)}</span>" in html
         assert f'<span class="value">{iou:.3f}</span>' in html
-    assert "9 pictures of folder, split val, with the protocol whole" in html
+    assert "9 pictures of own, split val, with the protocol whole" in html
+    assert html.count(f"{records[-1]['miou']:.4f}</dd>") == 1 and f"mIoU {records[-1]['miou']:.4f}" not in html
     assert "Counted over all 12 training labels" in html
     assert f"<td>{records[0]['torch']}</td>" in html
     assert f'<th scope="row">data.name</th><td>folder:{folder}</td><td>scenes</td>' in html
@@ -285,11 +286,16 @@ def test_what_each_branch_is_worth(run, folder):
     assert [row[0].split()[-1] for row in rows] == ["is", "range", "range", "open", "block"]
     assert rows[0][1] == f"{before:.4f}" and "9 pictures" in note
     without = ordnet.evaluate(run / "last.safetensors", f"folder:{folder}", without="middle").miou
-    assert rows[1][1:] == (f"{without:.4f}", f"{without - before:+.4f}")
+    assert rows[1][1:] == (f"{without:.4f}", write._difference(without - before))
     assert evaluate_network(loaded.net, data).miou == before
     assert "What each branch is worth" in (run / "report.html").read_text()
     plain = ordnet.build("dilated-fcn", classes=3, backbone="tiny")
     assert what_parts_are_worth(plain, data, False, KnownSize()) == ([], "")
+
+
+def test_a_difference_of_nothing_has_no_sign():
+    shown = [write._difference(value) for value in (-0.00001, 0.0, 0.00001, -0.0123, 0.0123)]
+    assert shown == ["0.0000"] * 3 + ["-0.0123", "+0.0123"]
 
 
 @pytest.mark.parametrize("bias", [-20.0, 0.0])

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ordnet.evaluation.confusion import Confusion, miou_words, other_rule, remarks
+from ordnet.evaluation.confusion import Confusion, classes_words, other_rule, remarks
 from ordnet.picture import page
+from ordnet.picture.attention_map import AttentionRow
 from ordnet.picture.charts import SCORES, VITALS, curves
 from ordnet.picture.overlay import Colour, marked, most_frequent, overlay
 from ordnet.picture.page import Bar, Section, confusion_table
@@ -63,8 +64,8 @@ class RunReport:
     best: Sequence[Example] = ()
     worst: Sequence[Example] = ()
     examples_note: str = ""
-    attention: Sequence[tuple[Image.Image, Image.Image, str]] = ()
-    """Drawings, for wide and for narrow screens, and their captions."""
+    attention: Sequence[tuple[AttentionRow, str]] = ()
+    """Positions and their captions."""
     vitals: Sequence[str] = ()
     """Sentences."""
     worth: Rows = ()
@@ -99,8 +100,7 @@ def _sections(run: RunReport) -> Iterator[Section]:
             *(_example(run, example, "Worst") for example in run.worst),
         )
     if run.attention:
-        shown = (page.figure(wide, caption, wide=True, narrow=narrow) for wide, narrow, caption in run.attention)
-        yield page.section("Attention", *shown)
+        yield page.section("Attention", *(page.attention(row, caption) for row, caption in run.attention))
     if run.vitals:
         yield page.section("Is the block alive?", *map(page.paragraph, run.vitals), _worth(run))
     if run.data:
@@ -124,9 +124,13 @@ def _headline(figures: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _score_words(figures: dict[str, Any]) -> list[str]:
     """Which classes the mean is over, and what the scores leave out."""
-    words = [miou_words(figures), other_rule(figures)] if figures.get("per_class_iou") else []
-    return [f"{sentence[0].upper()}{sentence[1:]}." if i > 1 else f"{sentence}."
-            for i, sentence in enumerate([*filter(None, words), *remarks(figures)])]  # fmt: skip
+    words = []
+    if figures.get("per_class_iou"):
+        over = f"the mIoU is the mean over {classes_words(figures)}" if "miou_classes" in figures else ""
+        words = [over if figures.get("miou") is not None else "no pixel counts", other_rule(figures)]
+    # "mIoU" begins with a small letter wherever it stands
+    return [f"{sentence}." if sentence.startswith("mIoU") else f"{sentence[0].upper()}{sentence[1:]}."
+            for sentence in [*filter(None, words), *remarks(figures)]]  # fmt: skip
 
 
 def _by_class(run: RunReport) -> str:
@@ -200,10 +204,8 @@ def _example(run: RunReport, example: Example, kind: str) -> str:
     }
     shown = "".join(page.figure(Image.fromarray(picture), caption) for caption, picture in pictures.items())
     key = page.legend((run.names[c], run.colours[c]) for c in present if c < len(run.names))
-    return (
-        f"<article><h3>{kind}: {page.text(example.name)}</h3>{page.paragraph(example.about)}"
-        f'<div class="quad">{shown}</div>{key}</article>'
-    )
+    about = page.paragraph(example.about)
+    return f"<article><h3>{kind}: {page.text(example.name)}</h3>{about}{page.quad(shown)}{key}</article>"
 
 
 def _worth(run: RunReport) -> str:

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from torch import distributed
 
 from ordnet.config import Settings, read
-from ordnet.data.catalogue import open_dataset
+from ordnet.data.catalogue import open_dataset, short_name
 from ordnet.data.check import Scan, look, summary
 from ordnet.data.dataset import Dataset, Spread
 from ordnet.data.labels import IGNORE
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.confusion import miou_words
 from ordnet.evaluation.evaluate import BestAndWorst, Evaluation, Seen, evaluate_network
 from ordnet.files import write_text
 from ordnet.inference.explain import Explainer, why_not
@@ -26,6 +24,7 @@ from ordnet.model import checkpoint
 from ordnet.model.flops import gflops
 from ordnet.model.network import Network, for_inference
 from ordnet.model.pixels import KnownSize, known_size
+from ordnet.picture.attention_map import AttentionRow
 from ordnet.training.environment import environment_rows
 from ordnet.training.monitor import in_words
 from ordnet.training.report.page import Example, RunReport, Shares, report_page
@@ -160,7 +159,7 @@ def write_report(
         colours=classes.colours,
         ranges=classes.ranges,
         figures=evaluation.figures(),
-        headline=_headline(evaluation, epochs),
+        headline=_headline(settings, evaluation, epochs),
         epochs=epochs,
         matrix=evaluation.confusion.matrix,
         best=[_example(seen, val_set) for seen in extremes.best],
@@ -206,12 +205,18 @@ def what_parts_are_worth(
             less = miou()
         finally:
             net.block = block
-        rows.append((words, f"{less:.4f}", f"{less - whole:+.4f}"))
+        rows.append((words, f"{less:.4f}", _difference(less - whole)))
     note = (
         f"mIoU on {len(few.ids)} pictures, evenly spread, protocol whole, with one part of the trained network "
         "switched off. A network trained without that part would make up for some of the loss."
     )
     return rows, note
+
+
+def _difference(value: float) -> str:
+    """With its sign, unless it is rounded to nothing."""
+    shown = f"{value:+.4f}"
+    return shown if float(shown) else shown[1:]
 
 
 def guarded(say: Callable[[str], None], make: Callable[[], object]) -> None:
@@ -240,18 +245,20 @@ def rebuild_report(path: str | Path) -> Path:
     return folder.report
 
 
-def _headline(evaluation: Evaluation, epochs: list[dict[str, Any]]) -> str:
+def _headline(settings: Settings, evaluation: Evaluation, epochs: list[dict[str, Any]]) -> str:
     details = ", ".join(f"{name} {value}" for name, value in evaluation.details.items())
     protocol = evaluation.protocol + (f" ({details})" if details else "")
     words = (
         f"A training run of ordnet: {epochs[-1]['epoch']} epochs, then {evaluation.images:,} pictures of "
-        f"{evaluation.data}, split {evaluation.split}, with the protocol {protocol}."
+        f"{short_name(settings.data.name) or evaluation.data}, split {evaluation.split}, with the protocol {protocol}."
     )
     scored = [record for record in epochs if record.get("miou") is not None]
     if not scored:
         return words
     best = max(scored, key=lambda record: record["miou"])
-    return f"{words} The best epoch was {best['epoch']}, with {miou_words(best)}; it is kept as best.safetensors."
+    if best is epochs[-1]:  # its mIoU stands below
+        return f"{words} The last epoch was the best; it is kept as best.safetensors as well."
+    return f"{words} The best epoch was {best['epoch']}, with mIoU {best['miou']:.4f}; it is kept as best.safetensors."
 
 
 def _origin(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
@@ -280,8 +287,8 @@ def _examples_note(extremes: BestAndWorst, evaluation: Evaluation) -> str:
 
 def attention_examples(
     net: Network, data: Dataset, best: Sequence[Seen], known: KnownSize
-) -> list[tuple[Image.Image, Image.Image, str]]:
-    """Drawings, wide and narrow, with captions, of the attention at two positions of the best picture.
+) -> list[tuple[AttentionRow, str]]:
+    """The attention at two positions of the best picture, with captions.
 
     There are none for a network without attention, or where no picture was parsed.
     """
@@ -296,8 +303,7 @@ def attention_examples(
         row, column = _inside(seen.truth == class_id)
         y, x = int((row + 0.5) * shrunk[0]), int((column + 0.5) * shrunk[1])
         place = f"{data.classes.names[class_id]} at x {x}, y {y} of {data.ids[seen.index]}"
-        found = explainer.at(x, y)
-        shown.append((found.draw(), found.draw(across=2), f"What a position attends to: {place}."))
+        shown.append((explainer.at(x, y).row(), f"What a position attends to: {place}."))
     return shown
 
 
