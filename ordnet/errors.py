@@ -36,3 +36,8 @@ class OrdnetError(ValueError):
         if len(message) > _LONGEST:
             message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
         return shown(message)
+
+
+def reason(error: Exception) -> str:
+    """What an error of the system or of a library says, without its number and the file's name."""
+    return str(getattr(error, "strerror", None) or error)

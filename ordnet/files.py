@@ -25,6 +25,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is not None and Path(error.filename).name == temporary.name:
+            error.filename, error.filename2 = str(path), None  # the name that the user knows
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     # the rename itself reaches the disk with the folder

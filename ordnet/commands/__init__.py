@@ -16,7 +16,7 @@ from ordnet.commands.evaluate import compare, evaluate, submit
 from ordnet.commands.models import export, recipes
 from ordnet.commands.predict import explain, predict, serve
 from ordnet.commands.train import ablate, demo, train
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, shown
 
 OUT_OF_MEMORY = ("out of memory", "allocate memory")
 """Words in torch's errors about a full GPU and a full main memory; the latter has no error class of its own."""
@@ -82,5 +82,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
-        print(f"ordnet: {error}", file=sys.stderr)
+        known = error.filename is not None and error.strerror
+        print(f"ordnet: {f'{shown(str(error.filename))}: {error.strerror}' if known else error}", file=sys.stderr)
         sys.exit(1)

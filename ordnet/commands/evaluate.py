@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordnet.commands.predict import LongSide
-from ordnet.errors import OrdnetError
+from ordnet.commands.predict import LongSide, check_file
+from ordnet.errors import OrdnetError, reason
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -45,6 +45,9 @@ def evaluate(
     from ordnet.files import write_text
     from ordnet.model.pixels import parse_long_side
 
+    for path, endings in ((json, None), (out, _ENDINGS)):
+        if path is not None:
+            check_file(path, endings)
     with _bar() as progress:
         evaluation = run(
             model, data, split, protocol, skip_broken=skip_broken, device=device,
@@ -56,11 +59,13 @@ def evaluate(
     _print(figures)
     if json:
         write_text(json, json_format.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+        typer.echo(f"wrote {json}")
     if out:
         from ordnet.picture.charts import confusion_chart
 
         title = f"{figures['data']} {figures['split']}, protocol {figures['protocol']}"
         confusion_chart(evaluation.confusion.matrix, evaluation.classes.names, title, out)
+        typer.echo(f"wrote {out}")
 
 
 @contextmanager
@@ -192,15 +197,12 @@ def compare(
     try:
         write_atomically(out, figure.save)
     except OSError as error:
-        raise OrdnetError(f"cannot write {out}: {error.strerror or error}") from None
+        raise OrdnetError(f"cannot write {out}: {reason(error)}") from None
     typer.echo(f"wrote {out}: {how}")
 
 
 def _check(out: Path, n: int | None, pick: Pick | None, ids: str | None) -> None:
-    if out.suffix.lower() not in _ENDINGS:
-        raise OrdnetError(f"--out {out}: expected a file that ends in {', '.join(_ENDINGS)}")
-    if out.is_dir():
-        raise OrdnetError(f"--out {out} is a folder: name a file")
+    check_file(out, _ENDINGS)
     if ids is not None and (n is not None or pick is not None):
         raise OrdnetError("--ids says which pictures: leave out --n and --pick, or --ids")
 

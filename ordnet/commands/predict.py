@@ -244,13 +244,18 @@ def _is_explanation(file: Path) -> bool:
     return isinstance(record, dict) and {"model", "picture", "at"} <= record.keys()
 
 
+def check_file(path: Path, endings: tuple[str, ...] | None = None) -> None:
+    """Refuse a name that nothing can be written to, before the work begins."""
+    if endings and path.suffix.lower() not in endings:
+        raise OrdnetError(f"--out {path}: expected a file that ends in {', '.join(endings)}")
+    if path.is_dir():
+        raise OrdnetError(f"{path} is a folder: name a file")
+
+
 def _check(image: Path, out: Path, numbers: Path) -> None:
     """Refuse wrong file names before the network runs."""
-    if out.suffix.lower() not in _ENDINGS:
-        raise OrdnetError(f"--out {out}: expected a file that ends in {', '.join(_ENDINGS)}")
-    for path in (out, numbers):
-        if path.is_dir():
-            raise OrdnetError(f"{path} is a folder: name a file")
+    for path, endings in ((out, _ENDINGS), (numbers, None)):
+        check_file(path, endings)
         if path.exists() and image.exists() and path.samefile(image):
             raise OrdnetError(f"{path} is the picture itself, which would be lost: name another file")
     if out == numbers:

@@ -1,6 +1,8 @@
 """`ordnet train`, `ordnet ablate`, `ordnet demo`: one run, the runs of a table, two small runs to look at."""
 
 import os
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -99,4 +101,6 @@ def demo(
     started = time.monotonic()
     path = run(out, lambda text: print(text, flush=True), set_ or [])
     print(f"\ndone in {time.monotonic() - started:.0f} s; look at {path.resolve()}")
-    print("\nyour own pictures, next:\n  " + NEXT.replace("\n", "\n  "))
+    activate = Path(sys.prefix) / "bin/activate"
+    first = f"source {activate}\n" if shutil.which("ordnet") is None and activate.exists() else ""
+    print("\nyour own pictures, next:\n  " + f"{first}{NEXT}".replace("\n", "\n  "))

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ordnet.data.dataset import Dataset, size_advice
+from ordnet.data.dataset import Dataset, FileDataset, size_advice
 from ordnet.data.labels import IGNORE, OutsideClasses
 from ordnet.data.pictures import opened
 from ordnet.data.reading import file_digest
@@ -147,11 +147,15 @@ def look(dataset: Dataset, index: int, pictures: bool = True) -> Scan:
             found.digests[dataset.ids[index]] = file_digest(path)
     if not label_file:  # a test split whose labels are kept secret
         return found
+    outside = 0
     try:
         label = dataset.label(index)
     except OrdnetError as error:
         found.problems.append(Problem(_label_problem(error, label_file), str(error)))
-        return found
+        if not isinstance(error, OutsideClasses) or not isinstance(dataset, FileDataset):
+            return found
+        # the classes that it has are counted all the same
+        label, outside = dataset.rule.encode_known(dataset.raw(index)), sum(error.values.values())
     if size is not None and label.shape != size[::-1]:
         detail = (
             f"{label_file} has {label.shape[1]}x{label.shape[0]} pixels, {image_file} {size[0]}x{size[1]}"
@@ -160,10 +164,11 @@ def look(dataset: Dataset, index: int, pictures: bool = True) -> Scan:
         found.problems.append(Problem("sizes that differ", detail))
         return found
     found.pixels += np.bincount(label.ravel(), minlength=256)
+    found.pixels[IGNORE] -= outside
     present = found.pixels > 0
     found.images += present
     found.around[present] = found.pixels[:IGNORE].sum()
-    found.empty += not found.pixels[:IGNORE].any()
+    found.empty += not outside and not found.pixels[:IGNORE].any()
     found.sizes[label.shape[1], label.shape[0]] += 1
     return found
 

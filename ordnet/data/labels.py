@@ -72,11 +72,20 @@ class LabelRule:
 
     def encode(self, raw: np.ndarray) -> np.ndarray:
         """Raw values (H, W) of any integer type → class ids (H, W) uint8. A value no rule names is an error."""
-        # values beyond the table all land on its last entry, which is -1
-        classes = self._table[np.clip(raw, -1, len(self._table) - 1)]
+        classes = self._looked_up(raw)
         if (classes < 0).any():
             raise OutsideClasses(self.outside(raw), sorted(self.raw_to_class))
         return classes.astype(np.uint8)
+
+    def encode_known(self, raw: np.ndarray) -> np.ndarray:
+        """The same, where values that no rule names are ignored."""
+        classes = self._looked_up(raw)
+        return np.where(classes < 0, IGNORE, classes).astype(np.uint8)
+
+    def _looked_up(self, raw: np.ndarray) -> np.ndarray:
+        # values beyond the table all land on its last entry, which is -1
+        found: np.ndarray = self._table[np.clip(raw, -1, len(self._table) - 1)]
+        return found
 
     def outside(self, raw: np.ndarray) -> dict[int, int]:
         """Values that no rule names → how many pixels have them."""
@@ -102,7 +111,7 @@ class OutsideClasses(OrdnetError):
         self.advice = advice
         found = ", ".join(f"{value} ({count:,} pixels)" for value, count in list(values.items())[:8])
         more = f" and {len(values) - 8} more values" if len(values) > 8 else ""
-        span = f"{expected[0]}…{expected[-1]}" if len(expected) > 8 else ", ".join(map(str, expected))
+        span = _ranges(expected) if len(expected) > 8 else ", ".join(map(str, expected))
         where = f"{file}: " if file else ""
         super().__init__(f"{where}label values outside the classes: {found}{more}; expected {span}{advice}")
 
@@ -113,6 +122,13 @@ class OutsideClasses(OrdnetError):
             self.file,
             self.advice,
         )  # so that a worker process can send it
+
+
+def _ranges(values: Sequence[int]) -> str:
+    """Sorted numbers in a few words: 0…7, 255."""
+    firsts = [value for value in values if value - 1 not in values]
+    lasts = [value for value in values if value + 1 not in values]
+    return ", ".join(str(a) if a == b else f"{a}…{b}" for a, b in zip(firsts, lasts, strict=True))
 
 
 def identity_rule(count: int) -> LabelRule:

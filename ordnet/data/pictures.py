@@ -259,26 +259,31 @@ class Listed:
 
 
 def find_pictures(
-    words: Sequence[str], leave_out: Path | None = None, tell: Callable[[str], object] = lambda message: None
+    words: Sequence[str],
+    is_result: Callable[[Path], bool] = lambda path: False,
+    tell: Callable[[str], object] = lambda message: None,
 ) -> list[Listed]:
     """Pictures by file (any ending), folder (with all folders in it) or pattern such as 'photos/*.jpg', or in shards
     by tar:PATH; each once.
 
-    `leave_out` is a folder whose pictures do not count: that of the results. `tell` is given a sentence about files in
-    formats that cannot be read, where a folder has some.
+    Pictures of which `is_result` says that an earlier call made them do not count, unless they are named one by one.
+    `tell` is given a sentence about files in formats that cannot be read, where a folder has some.
 
     A file's results are named after it, those of a folder's pictures keep their place in the folder. Where two would
     get one name, both keep their ending, and if that does not tell them apart, their folders.
     """
     names: dict[Path, str] = {}
     unreadable: Counter[str] = Counter()
+    results = 0
     for word in words:
-        for path, name in _expanded(word, unreadable):
-            if leave_out is None or leave_out.resolve() not in path.parents:
-                names.setdefault(path, name)
+        found, named = _expanded(word, unreadable), Path(word).expanduser().is_file()
+        taken = {path: name for path, name in found if named or not is_result(path)}
+        results += len(found) - len(taken)
+        names = {**names, **taken, **names}  # in order; the first name of a picture counts
     left_out = f"{unreadable_words(unreadable)} in {', '.join(words)}" if unreadable else ""
     if not names:
         advice = f"; found {left_out}" if left_out else ""
+        advice += f"; {results} results of earlier calls do not count" if results else ""
         raise OrdnetError(f"no pictures in {', '.join(words)}; looked for {' '.join(ENDINGS)}{advice}")
     if left_out:
         tell(f"left out {left_out}")

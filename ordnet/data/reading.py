@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ordnet.data.shards import member
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, reason
 
 _LARGEST_TEXT = 100_000_000
 _LARGEST_JSON = 2_000_000_000
@@ -78,7 +78,7 @@ def load_json(file: Path) -> Any:
     except RecursionError:
         raise OrdnetError(f"{file} is not readable as JSON: it is nested too deeply") from None
     except (OSError, ValueError) as error:
-        raise OrdnetError(f"{file} is not readable as JSON: {error}") from None
+        raise OrdnetError(f"{file} is not readable as JSON: {reason(error)}") from None
 
 
 _ENTRIES = 1000

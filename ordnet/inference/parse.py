@@ -3,6 +3,7 @@
 import glob
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ FORMS = (*PICTURES, "probabilities", "coco", "polygons")
 """What `Parse.save` can write: the pictures; the probability of every class at every pixel as an .npz file; a mask for
 each class as COCO JSON; regions as GeoJSON polygons."""
 _ENDINGS = {"probabilities": "npz", "coco": "json", "polygons": "geojson"}
+_RESULT = re.compile(rf"(?P<base>.+)\.({'|'.join(PICTURES)})(\.\w+)?", re.DOTALL)
 _BAND = 256
 """Rows of a picture that are processed at once."""
 _BESIDE = 900
@@ -222,6 +224,17 @@ def written_of(base: Path, files: Sequence[Path] = ()) -> list[str]:
     record = _content(Path(f"{base}.json"))
     earlier = _listed(record, base) if isinstance(record, dict) and "areas" in record else []
     return sorted({*earlier, *(file.name for file in files)})
+
+
+def is_result(path: Path) -> bool:
+    """Whether an earlier call wrote this picture, or the folder of frames that it is in: BASE.json lists it, or that
+    call was cut off while it wrote the results of BASE."""
+    for each in (path, path.parent):
+        if found := _RESULT.fullmatch(each.name):
+            base = each.with_name(found["base"])
+            if each.name in written_of(base) or _unfinished(base).exists():
+                return True
+    return False
 
 
 def _listed(record: dict[str, Any], base: Path) -> list[str]:

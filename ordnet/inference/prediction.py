@@ -82,7 +82,7 @@ class Prediction:
             raise OrdnetError(f"--out {out} is a file; give a folder")
         # names are given before pictures are shared out: all processes have to agree on them
         self.remarks: list[str] = []
-        found = find_pictures(images, leave_out=out, tell=self.remarks.append)
+        found = find_pictures(images, results.is_result, self.remarks.append)
         # neighbours may lie in one shard
         self.pictures = [found[place] for place in neighbours(len(found), rank, world)]
         self.out = out

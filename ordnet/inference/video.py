@@ -23,7 +23,7 @@ from PIL import Image
 
 from ordnet.data.pictures import largest_pixels
 from ordnet.data.reading import regular_file
-from ordnet.errors import OrdnetError
+from ordnet.errors import OrdnetError, reason
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.parse import probabilities_of, written_of
 from ordnet.picture.overlay import QUICK_PNG, overlay
@@ -77,7 +77,7 @@ class Video:
             source = self.source if self.endless else str(regular_file(self.source))
             self._container = av.open(source, format=camera, metadata_errors="ignore", options=options)
         except (av.FFmpegError, OSError, ValueError) as error:
-            raise OrdnetError(f"{self.source} cannot be read as a video: {error}") from None
+            raise OrdnetError(f"{self.source} cannot be read as a video: {reason(error)}") from None
         if not self._container.streams.video:
             raise OrdnetError(f"{self.source} has no pictures, only {len(self._container.streams)} other streams")
         self._stream = self._container.streams.video[0]

@@ -184,12 +184,17 @@ def build_from(config: ModelConfig, classes: int, say: Callable[[str], object] =
 def make_backbone(name: str, output_stride: int | None = None, stride_on: str = "conv2") -> Backbone:
     if name.startswith(TIMM):
         return TimmBackbone(name.removeprefix(TIMM), output_stride)
-    if name not in BACKBONES:
-        raise OrdnetError(f"there is no backbone {name!r}; there are {', '.join(BACKBONES)}, and timm:NAME for timm's")
+    _refuse_unknown(name)
     backbone = BACKBONES[name](output_stride, stride_on)
     if output_stride not in (None, backbone.output_stride):
         raise OrdnetError(f"the {name} backbone has output stride {backbone.output_stride}, not {output_stride}")
     return backbone
+
+
+def _refuse_unknown(backbone: str) -> None:
+    if backbone not in BACKBONES:
+        known = f"{', '.join(BACKBONES)}, and timm:NAME for timm's"
+        raise OrdnetError(f"there is no backbone {backbone!r}; there are {known}")
 
 
 def _block(config: ModelConfig, width: int) -> Block:
@@ -214,6 +219,7 @@ def source_of(backbone: str) -> Source:
     if backbone in SOURCES:
         return SOURCES[backbone]
     if not backbone.startswith(TIMM):
+        _refuse_unknown(backbone)
         raise OrdnetError(
             f"there are no ImageNet weights for the {backbone} backbone; model.weights: none starts at random"
         )

@@ -32,6 +32,10 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 
+PARTS = ("middle", "long", "gate", "block")
+"""What `OmniRange.without` can switch off."""
+
+
 class OmniRange(Block):
     """(B, C, H, W) → same shape, X added inside; any H and W of at least `patches`.
 
@@ -176,6 +180,8 @@ class OmniRange(Block):
         return [p for attention in attentions for layer in (attention.query, attention.key) for p in layer.parameters()]
 
     def without(self, part: str) -> Block:
+        if part not in PARTS:
+            raise OrdnetError(f"there is no part {part!r:.80} to be switched off; expected {', '.join(PARTS)}")
         if part == "block":
             return NoBlock(self.channels)
         if part == "gate" and not self.has_gate:

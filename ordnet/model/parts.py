@@ -210,7 +210,8 @@ class Block(nn.Module):
 
     def without(self, part: str) -> "Block":
         """A copy with one part switched off (middle, long, gate or block), to measure what that part contributes."""
-        raise OrdnetError(f"this model has no {part} that could be switched off; ordnet's variants have")
+        what = f"{part} range" if part in ("middle", "long") else part
+        raise OrdnetError(f"this model has no {what} that could be switched off: it has no omni-range block")
 
     def gate_map(self, x: Tensor) -> Tensor | None:
         """The gate (B, 1, h, w) of a block that has one."""

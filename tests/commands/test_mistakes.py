@@ -25,6 +25,7 @@ MISTAKES = [
     ("train scenes-tiny --set training.epochs=-3", "should be greater than 0, got -3"),
     ("train scenes-tiny --set epochs=3", "expected section.key=value; there are data."),
     ("train scenes-tiny --set model.backbone=resnet20", "no backbone 'resnet20'; there are resnet18"),
+    ("train folder-default --data scenes --set model.backbone=resnet20", "no backbone 'resnet20'; there are resnet18"),
     ("train scenes-tiny --init FILE", "is no ordnet checkpoint"),
     (
         "train folder-default --data scenes --set model.variant=dilated-fcn --init outdoor",
@@ -43,6 +44,8 @@ MISTAKES = [
     ("evaluate outdor --data scenes", "no model 'outdor'"),
     ("evaluate outdoor --data scenes", "different classes"),
     ("evaluate FILE --data scenes", "is no ordnet checkpoint"),
+    ("evaluate outdoor --data scenes --out x.foo", "expected a file that ends in .png"),
+    ("evaluate outdoor --data scenes --json FOLDER", "is a folder: name a file"),
     ("compare outdoor --data scenes --out x.gif", "expected a file that ends in .png"),
     ("compare nosuch --data scenes --out x.png", "no model 'nosuch'"),
     ("compare outdoor --data scenes --out x.png --pick best", "'best' is not one of 'even'"),

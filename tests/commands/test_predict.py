@@ -226,8 +226,8 @@ def test_folders_patterns_and_odd_names(tmp_path):
         "in/out/a.overlay.png",
     ):
         photo(tmp_path / name) if not name.endswith("txt") else (tmp_path / name).write_text("")
-    assert set(listed(tmp_path, "in", leave_out=tmp_path / "in" / "out")) == {
-        "in/a.png", "in/deep/er/b.JPG", "in/[1].png",
+    assert set(listed(tmp_path, "in")) == {
+        "in/a.png", "in/deep/er/b.JPG", "in/[1].png", "in/out/a.overlay.png",
     }  # fmt: skip
     assert set(listed(tmp_path, "in/**/*.JPG")) == {"in/deep/er/b.JPG"}
     assert set(listed(tmp_path, "in/[1].png")) == {"in/[1].png"}
@@ -236,6 +236,24 @@ def test_folders_patterns_and_odd_names(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(OrdnetError, match=r"no pictures in .*empty"):
         listed(tmp_path, "empty")
+
+
+def test_results_are_not_taken_for_pictures_and_pictures_are_not_lost(model, tmp_path, monkeypatch):
+    """Also where pictures and results lie in one folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jpg", "deep/b.jpg", "c.overlay.png"):  # the last has the name of a result, but no call wrote it
+        photo(tmp_path / name)
+    assert "1 parsed" in run(model, "a.jpg", "--out", ".").output
+    done = run(model, ".", "--out", ".")
+    assert "2 parsed, 1 were done already" in done.output, done.output
+    assert sorted(path.name for path in tmp_path.glob("**/*.overlay.png")) == [
+        "a.overlay.png", "b.overlay.png", "c.overlay.overlay.png", "c.overlay.png",
+    ]  # fmt: skip
+    assert "3 parsed" in run(model, ".", "--out", "elsewhere").output
+    assert "0 parsed, 3 were done already" in run(model, ".", "--out", "elsewhere").output
+    assert "1 parsed" in run(model, "a.overlay.png", "--out", "again").output  # asked for by its name
+    done = run(model, "deep/*.png", "--out", "none")
+    assert done.exit_code == 1 and "results of earlier calls do not count" in str(done.exception)
 
 
 @pytest.mark.parametrize(

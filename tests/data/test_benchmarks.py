@@ -564,6 +564,12 @@ def test_camvid_as_a_folder(tmp_path):
         picture(tmp_path / f"images/{split}.jpg", raw.shape)
         index_png(tmp_path / f"labels/{split}.png", raw)
     assert np.array_equal(read_all(f"camvid:{tmp_path}", "test")[1]["test"], raw)
+    for own, there in (("cat\ndog\n", 2), ("sky\nbuilding\npole\n", 3)):  # somebody's own pictures, not CamVid
+        (tmp_path / "classes.txt").write_text(own)
+        with pytest.raises(OrdnetError, match=rf"names {there} classes .*not CamVid's 11: use --data folder:"):
+            open_dataset(f"camvid:{tmp_path}", "test")
+    (tmp_path / "classes.txt").write_text("\n".join(row.name for row in class_table("camvid")))
+    assert len(open_dataset(f"camvid:{tmp_path}", "test").ids) == 1
 
 
 # the tables
@@ -732,6 +738,7 @@ def test_opening_reads_no_picture(tmp_path):
 
 
 def test_outside_values_survive_the_way_out_of_a_worker():
+    assert "expected 0…8, 11, 255" in str(OutsideClasses({9: 1}, [*range(9), 11, 255]))
     error = pickle.loads(pickle.dumps(OutsideClasses({7: 3}, [0, 1], "a.png")))
     assert error.values == {7: 3} and str(error).startswith("a.png: ") and error.file == "a.png"
 

@@ -88,6 +88,9 @@ def test_bad_values_name_file_value_and_count(tmp_path):
     assert kinds(found) == ["values outside the classes"]
     assert "001.png" in found.problems[0].detail
     assert "7 (2 pixels)" in found.problems[0].detail
+    # what the label holds besides is counted, so that the table shows where the mistake is
+    counts = np.bincount(np.concatenate([label.ravel() for label in labels]), minlength=8)
+    assert found.pixels[:2].tolist() == counts[:2].tolist() and found.pixels[IGNORE] == 0
     with pytest.raises(OrdnetError, match=r"001\.png.*7 \(2 pixels\)"):
         quick_check(open_dataset(spec, "train"))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ordnet.data.dataset import FileDataset, Files, check_split, find_root, pair_folders, read_ids, search_root
 from ordnet.data.label_files import read_colours
-from ordnet.data.labels import IGNORE, Colour, LabelRule, class_table, classes_of, raw_to_class
+from ordnet.data.labels import IGNORE, Colour, LabelRule, class_table, classes_of, raw_to_class, read_class_list
 from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.data.reading import read_text
 from ordnet.errors import OrdnetError
@@ -97,10 +97,24 @@ def _class_dict(file: Path, raw_of: dict[str, int]) -> dict[Colour, int]:
 
 
 def _folder(root: Path, split: str) -> FileDataset:
+    _refuse_other_classes(root)
     ids = [key for part in _SPLITS[split] for key in read_ids(root / f"{part}.txt")]
     images = Files(root / "images", IMAGE_ENDINGS).pick(ids, "image")
     labels = Files(root / "labels", (".png",)).pick(ids, "label")
     return FileDataset("camvid", split, ids, classes_of(class_table("camvid")), _index_rule(), images, labels)
+
+
+def _refuse_other_classes(root: Path) -> None:
+    """A folder of somebody's own would be read as CamVid's classes without a word."""
+    file, names = root / "classes.txt", [row.name.lower() for row in class_table("camvid")]
+    if not file.exists():
+        return
+    given = [name.lower() for name in read_class_list(file).classes.names]
+    if not set(given) & set(names) or len(given) < len(names):
+        raise OrdnetError(
+            f"camvid: {file} names {len(given)} classes ({', '.join(given[:3])}, …), not CamVid's {len(names)}: "
+            f"use --data folder:{root}"
+        )
 
 
 def _index_rule() -> LabelRule:
