@@ -93,9 +93,9 @@ def _write_lists(name: str) -> None:
 
 @app.command()
 def stats(name: Name, split: Split = "train", workers: Workers = 2, json: Json = None) -> None:
-    """Count pixels and images of every class; suggest weights.
+    """Count pixels and images of every class; show the weights that `training.class_weights=auto` gives them.
 
-    The weights follow median-frequency balancing: rare classes count more. They come as a word for `ordnet train`.
+    Rare classes count more. The weights come as a word for `ordnet train`, to be changed by hand.
     """
     from ordnet.commands import data_output
     from ordnet.data.catalogue import open_dataset

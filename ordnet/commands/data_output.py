@@ -96,7 +96,7 @@ def statistics(values: Mapping[str, Any]) -> None:
             _line(console, line)
     sizes = ", ".join(f"{row['width']}x{row['height']} ({row['images']:,})" for row in values["commonest_sizes"])
     _line(console, f"commonest sizes: {sizes}")
-    _line(console, "weights by median-frequency balancing, for `ordnet train`:")
+    _line(console, "what training.class_weights=auto takes, as a word for `ordnet train` that you can change:")
     weights = json.dumps(values["class_weights"], separators=(",", ":"))
     _line(console, f"--set training.class_weights={weights}")
 

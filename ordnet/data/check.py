@@ -25,7 +25,7 @@ from ordnet.data.labels import IGNORE, OutsideClasses
 from ordnet.data.pictures import opened
 from ordnet.data.reading import file_digest
 from ordnet.data.shards import stamp
-from ordnet.data.statistics import label_counts, remarks
+from ordnet.data.statistics import balancing_weights, label_counts, remarks
 from ordnet.errors import OrdnetError
 
 _CHUNK = 16
@@ -52,8 +52,6 @@ class Scan:
     pixels: np.ndarray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
     images: np.ndarray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
     """Pictures in which the class occurs."""
-    around: np.ndarray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
-    """Pixels that count, in the pictures in which the class occurs."""
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Width and height → pictures."""
     digests: dict[str, str] = field(default_factory=dict)
@@ -63,7 +61,6 @@ class Scan:
     def add(self, other: "Scan") -> None:
         self.pixels += other.pixels
         self.images += other.images
-        self.around += other.around
         self.empty += other.empty
         self.sizes.update(other.sizes)
         self.digests.update(other.digests)
@@ -165,9 +162,7 @@ def look(dataset: Dataset, index: int, pictures: bool = True) -> Scan:
         return found
     found.pixels += np.bincount(label.ravel(), minlength=256)
     found.pixels[IGNORE] -= outside
-    present = found.pixels > 0
-    found.images += present
-    found.around[present] = found.pixels[:IGNORE].sum()
+    found.images += found.pixels > 0
     found.empty += not outside and not found.pixels[:IGNORE].any()
     found.sizes[label.shape[1], label.shape[0]] += 1
     return found
@@ -259,26 +254,10 @@ def _nothing_counts(dataset: Dataset, found: Scan) -> list[Problem]:
     return [Problem("labels in which nothing counts", detail)]
 
 
-def median_weights(found: Scan, count: int) -> list[float]:
-    """Median-frequency balancing, in class id order.
-
-    A class's frequency is its share of the pixels that count, over the pictures it occurs in. Its weight is the median
-    of all frequencies divided by its own. Classes that never occur get 1, which is never used.
-    """
-    pixels, around = found.pixels[:count], found.around[:count]
-    frequencies = np.divide(pixels, around, out=np.zeros(count), where=around > 0)
-    present = frequencies > 0
-    if not present.any():
-        return [1.0] * count
-    weights = np.ones(count)
-    weights[present] = np.median(frequencies[present]) / frequencies[present]
-    return [float(f"{weight:.4g}") for weight in weights]
-
-
 def summary(found: Scan, names: Sequence[str]) -> dict[str, Any]:
     """Everything `ordnet data stats` prints, as plain values."""
     counting = int(found.pixels[:IGNORE].sum())
-    weights = median_weights(found, len(names))
+    weights = balancing_weights(found.pixels[: len(names)])
     sides = np.array([size for size, times in sorted(found.sizes.items()) for _ in range(times)]).reshape(-1, 2)
     return {
         "images": found.sizes.total(),
@@ -298,7 +277,6 @@ def summary(found: Scan, names: Sequence[str]) -> dict[str, Any]:
         "height": _spread(sides[:, 1]),
         "commonest_sizes": [{"width": w, "height": h, "images": n} for (w, h), n in found.sizes.most_common(5)],
         "class_weights": weights,
-        "class_weights_rule": "median-frequency balancing",
     }
 
 

@@ -171,16 +171,20 @@ _LARGEST_WEIGHT = 10
 
 
 def class_weights(dataset: Dataset) -> tuple[float, ...]:
-    """Weights for the cross-entropy that make rare classes count more, in class id order.
+    """The weights that balance the classes of its labels. Counts are remembered, see `label_counts`."""
+    counts, _ = label_counts(dataset)
+    return balancing_weights(counts[:, : len(dataset.classes)].sum(axis=0, dtype=np.int64))
+
+
+def balancing_weights(pixels: np.ndarray) -> tuple[float, ...]:
+    """Weights for the cross-entropy that make rare classes count more, from the pixels of each class.
 
     ENet's rule, 1 / ln(1.02 + share of the pixels), grows slower than one over the share. The largest weight is at most
     ten times the smallest: beyond that, a few pixels decide each step. The mean weight of a pixel is 1, so that the
-    learning rate keeps its meaning; classes that never occur get 1. Counts are remembered, see `label_counts`.
+    learning rate keeps its meaning; classes that never occur get 1.
     """
-    counts, _ = label_counts(dataset)
-    pixels = counts[:, : len(dataset.classes)].sum(axis=0, dtype=np.float64)
     if not pixels.any():
-        return (1.0,) * len(dataset.classes)
+        return (1.0,) * len(pixels)
     share = pixels / pixels.sum()
     weights = 1 / np.log(1.02 + share)
     weights = np.minimum(weights, _LARGEST_WEIGHT * weights[share > 0].min())

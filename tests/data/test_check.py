@@ -1,5 +1,6 @@
 """What is wrong with a data set, found before training."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -9,8 +10,9 @@ from PIL import Image
 
 from ordnet.data import check as scan_module
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.check import leaks, look, median_weights, quick_check, scan, summary
+from ordnet.data.check import leaks, look, quick_check, scan, summary
 from ordnet.data.labels import IGNORE, Classes, identity_rule
+from ordnet.data.statistics import class_weights
 from ordnet.errors import OrdnetError
 
 
@@ -70,10 +72,8 @@ def test_counts_are_those_of_the_labels(workers):
     found = scan(InMemory(labels), workers, advance=done.append)
     everything = np.concatenate([label.ravel() for label in labels])
     for value in (0, 1, 2, IGNORE):
-        holders = [label for label in labels if (label == value).any()]
         assert found.pixels[value] == (everything == value).sum()
-        assert found.images[value] == len(holders)
-        assert found.around[value] == sum((label != IGNORE).sum() for label in holders)
+        assert found.images[value] == sum((label == value).any() for label in labels)
     assert found.sizes.total() == sum(done) == 70
     assert found.sizes[labels[0].shape[::-1]] >= 1
     assert found.problems == []
@@ -202,22 +202,24 @@ def test_quick_check_takes_a_sample():
     quick_check(InMemory([]))
 
 
-def test_weights_are_median_over_frequency():
+def test_weights_are_those_that_training_takes():
     labels = [np.array(rows, dtype=np.uint8) for rows in ([[0, 0], [0, 1]], [[0, 0], [255, 255]])]
-    found = scan(InMemory(labels))
-    # ground: 5 of 6 pixels; thing: 1 of the 4 in the one picture that has it; rare: never
-    frequencies = 5 / 6, 1 / 4
-    median = sum(frequencies) / 2
-    assert median_weights(found, 3) == pytest.approx([median / frequencies[0], median / frequencies[1], 1], rel=1e-3)
-    values = summary(found, ("ground", "thing", "rare"))
-    assert [row["share"] for row in values["classes"]] == pytest.approx([5 / 6, 1 / 6, 0])
+    dataset = InMemory(labels)
+    values = summary(scan(dataset), dataset.classes.names)
+    assert values["class_weights"] == class_weights(dataset)
+    ground, thing, *never = values["class_weights"]
+    # five of six pixels are ground, one is thing; a pixel weighs 1 in the mean, and a class without pixels is left at 1
+    assert thing / ground == pytest.approx(math.log(1.02 + 5 / 6) / math.log(1.02 + 1 / 6), rel=1e-3)
+    assert (5 * ground + thing) / 6 == pytest.approx(1, rel=1e-3)
+    assert set(never) == {1}
+    assert [row["share"] for row in values["classes"]][:2] == pytest.approx([5 / 6, 1 / 6])
     assert values["ignored_pixels"] == 2
     assert values["width"] == {"min": 2, "median": 2, "max": 2}
 
 
 def test_weights_without_any_pixel():
-    found = scan(InMemory([np.full((2, 2), 255, dtype=np.uint8)]))
-    assert median_weights(found, 3) == [1, 1, 1]
+    dataset = InMemory([np.full((2, 2), 255, dtype=np.uint8)])
+    assert set(summary(scan(dataset), dataset.classes.names)["class_weights"]) == {1}
 
 
 def test_a_worker_that_dies_is_reported():
