@@ -1,4 +1,7 @@
-"""Other methods' blocks: features (B, C, H, W) → context (B, width, H, W); the width is 512, ASPP's 256.
+"""Other methods' blocks: features (B, C, H, W) → context (B, width, H, W); the width is 512, ASPP's 256, at most C.
+
+They were made to reduce 2048 channels. Where fewer come in than the width, behind a small backbone or a neck, the
+context has as many: convolutions that widen the map would outweigh the rest of the network.
 
 InterlacedSSA, DANet and Basic SA are those of the paper's compute table, with layer sizes whose operation counts give
 the table's figures at 2048x128x128. All attend with softmax and build their maps, as the public code of each does.
@@ -52,11 +55,11 @@ class _Softmax(Block):
 
 
 class NonLocal(_Softmax):
-    """The compute table's "Basic SA": reduce to 512 channels, attend (256 wide), fuse with the input."""
+    """The compute table's "Basic SA": reduce to 512 channels, attend (half as wide), fuse with the input."""
 
     def __init__(self, channels: int, width: int = 512) -> None:
         super().__init__()
-        self.out_channels = width
+        self.out_channels = width = min(width, channels)
         self.reduce = _conv_relu(channels, width, 3)
         self.attention = _Attention(width, width // 2, width // 2)
         self.fuse = _conv_relu(2 * width, width, 1)
@@ -82,7 +85,7 @@ class Interlaced(_Softmax):
 
     def __init__(self, channels: int, width: int = 512) -> None:
         super().__init__()
-        self.out_channels = width
+        self.out_channels = width = min(width, channels)
         self.reduce = _conv_relu(channels, width, 3)
         self.long = _Attention(width, width // 2, width)
         self.short = _Attention(width, width // 2, width)
@@ -109,7 +112,7 @@ class DANet(_Softmax):
 
     def __init__(self, channels: int, width: int = 512) -> None:
         super().__init__()
-        self.out_channels = width
+        self.out_channels = width = min(width, channels)
         self.reduce_position, self.reduce_channel = _conv_relu(channels, width, 3), _conv_relu(channels, width, 3)
         self.query = nn.Conv2d(width, max(width // 8, 1), 1)
         self.key = nn.Conv2d(width, max(width // 8, 1), 1)
@@ -154,7 +157,7 @@ class ASPP(_Pooling):
 
     def __init__(self, channels: int, width: int = 256) -> None:
         super().__init__()
-        self.out_channels = width
+        self.out_channels = width = min(width, channels)
         self.near = _conv_relu(channels, width, 1)
         self.far = nn.ModuleList(_conv_relu(channels, width, 3, rate) for rate in self.RATES)
         self.mean = nn.Sequential(nn.Conv2d(channels, width, 1), nn.ReLU(inplace=True))
@@ -172,7 +175,7 @@ class PyramidPooling(_Pooling):
 
     def __init__(self, channels: int, width: int = 512) -> None:
         super().__init__()
-        self.out_channels = width
+        self.out_channels = width = min(width, channels)
         inner = max(channels // len(self.BINS), 1)
         self.levels = nn.ModuleList(
             nn.Sequential(nn.Conv2d(channels, inner, 1), nn.ReLU(inplace=True)) for _ in self.BINS

@@ -218,7 +218,7 @@ NOTE = (
 PAPER = "The paper's figures are for PASCAL-Context with ResNet-50."
 TIMED = (
     "Milliseconds are of one such picture, networks in turns, made ready as for parsing. The methods beside ours have "
-    "the layer sizes of their papers, however many channels come in."
+    "the layer sizes of their papers, or as many channels as come in where that is fewer."
 )
 
 

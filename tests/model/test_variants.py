@@ -6,6 +6,7 @@ import torch
 import ordnet
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
+from ordnet.model.build import OTHER_BLOCKS
 
 NAMES, COLOURS = ("sky", "ground", "thing"), ((0, 0, 255), (0, 128, 0), (255, 0, 0))
 
@@ -38,6 +39,14 @@ def test_backward_reaches_every_parameter(variant):
     without = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
     # a constant added to every key's product with all queries is no contribution to softmax, but these have none
     assert [name for name in without if not name.endswith("key.bias")] == []
+
+
+@pytest.mark.parametrize("name", ["nonlocal", "interlaced", "danet", "aspp", "ppm"])
+def test_other_methods_reduce_channels_and_never_widen_them(name):
+    full = 256 if name == "aspp" else 512
+    for channels in (24, full, 2048):
+        with torch.device("meta"):
+            assert OTHER_BLOCKS[name](channels).out_channels == min(channels, full)
 
 
 def test_batched_equals_single(variant):
