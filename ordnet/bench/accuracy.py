@@ -28,7 +28,7 @@ from ordnet.errors import OrdnetError
 from ordnet.inference import protocols
 from ordnet.model.flops import gflops
 from ordnet.model.pixels import normalise
-from ordnet.picture.charts import accuracy_over_time
+from ordnet.picture.charts import ablation_chart, accuracy_over_time
 from ordnet.recipes import settings_of
 from ordnet.training.environment import Stopped, stop_requests
 
@@ -204,10 +204,15 @@ def remarks(cells: Sequence[Cell], made: Sequence[Measurement]) -> list[str]:
     return said
 
 
-def draw(path: Path, cells: Sequence[Cell], found: Sequence[dict[str, Any]]) -> None:
-    """Accuracy over time, every seed a line."""
+def draw(out: Path, cells: Sequence[Cell], found: Sequence[dict[str, Any]]) -> list[Path]:
+    """accuracy.png, accuracy over time with a line per seed; seeds.png, where each seed ends, with a dot per seed."""
+    written = [out / "accuracy.png", out / "seeds.png"]
     lines: dict[str, list[list[tuple[float, float]]]] = {}
+    ends: dict[str, list[float]] = {}
     for figures in found:
         points = [(point["seconds"], point["miou"]) for point in figures["curve"]]
         lines.setdefault(figures["contestant"], []).append(points)
-    accuracy_over_time(path, title(cells), lines)
+        ends.setdefault(figures["contestant"], []).append(figures["miou"])
+    accuracy_over_time(written[0], title(cells), lines)
+    ablation_chart(written[1], title(cells).replace(", ", "\n", 1), list(ends), {"mIoU": list(ends.values())})
+    return written

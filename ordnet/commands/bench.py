@@ -221,7 +221,7 @@ def accuracy(
     recipe: Annotated[str, typer.Option(help="What all of them share.")] = "folder-default",
     set_: Annotated[list[str] | None, typer.Option("--set", help="section.key=value for all of them.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of cells and picture; runs/accuracy-DATA-SPLIT without it.")
+        Path | None, typer.Option(help="The folder of cells and pictures; runs/accuracy-DATA-SPLIT without it.")
     ] = None,
     json: Json = None,
 ) -> None:
@@ -242,8 +242,7 @@ def accuracy(
     for remark in [left_out, *bench.remarks(cells, rows)]:
         if remark:
             print(remark)
-    bench.draw(out / "accuracy.png", cells, found)
-    print(f"→ {out / 'accuracy.png'}")
+    print(f"→ {', '.join(str(path) for path in bench.draw(out, cells, found))}")
     if json:
         seeds_of = {row.name: [cell for cell in found if cell["contestant"] == row.name] for row in rows}
         plain = [{**row.plain(), "seeds": seeds_of[row.name]} for row in rows]

@@ -199,7 +199,8 @@ def test_the_command_continues_and_repeats_nothing(scenes, tmp_path):
     for row in found:
         assert {"mIoU", "pixel_accuracy", "steps", "params_M", "seconds", "gflops"} <= set(row)
         assert [seed["seed"] for seed in row["seeds"]] == [0]
-    assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    for picture in ("accuracy.png", "seeds.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert "made for our networks" in done.stdout
 
 
