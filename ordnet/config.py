@@ -149,7 +149,7 @@ class TrainingConfig(Section):
     clip: float | None = Field(default=None, gt=0)
     freeze_norm: bool = False
     freeze_stages: int = Field(default=0, ge=0)
-    """So many of the backbone's first stages keep the weights and statistics that they came with. Their maps are the
+    """How many of the backbone's first stages keep the weights and statistics that they came with. Their maps are the
     largest, so that their gradients are the dearest, and ImageNet has taught them edges and colours. A backbone that
     starts at random is trained whole."""
     mixed_precision: bool = True

@@ -113,7 +113,8 @@ def tables(found: dict[str, Scored]) -> tuple[str, dict[str, Any]]:
     figures = {part: scored.evaluation.figures() for part, scored in found.items()}
     first = whole.evaluation
     lines = [
-        f"{first.data} {first.split}, {first.images} pictures, protocol {first.protocol}; points lost without a part",
+        f"{first.data} {first.split}, {first.images} pictures, protocol {first.protocol}; "
+        "change in points without a part",
         "",
         "| | as it is | " + " | ".join(f"without {PARTS[part]}" for part in parts) + " |",
         "| --- | ---: |" + " ---: |" * len(parts),

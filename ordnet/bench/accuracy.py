@@ -19,21 +19,20 @@ import torch
 
 from ordnet.bench import timed_run
 from ordnet.bench.measure import Measurement, interleaved
-from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, make_network, ready_to_parse
+from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, labels_of, make_network, ready_to_parse
 from ordnet.config import Settings, override, parse
 from ordnet.data.catalogue import open_dataset, short_name
 from ordnet.data.dataset import Dataset
 from ordnet.data.loader import examples
 from ordnet.errors import OrdnetError
-from ordnet.inference import protocols
 from ordnet.model.flops import gflops
-from ordnet.model.pixels import normalise
+from ordnet.model.pixels import KnownSize
 from ordnet.picture.charts import ablation_chart, accuracy_over_time
 from ordnet.recipes import settings_of
 from ordnet.training.environment import Stopped, stop_requests
 
 USUAL = ("ordnet-fine", "dilated-fcn-fine", "ordnet-plain", "dilated-fcn-plain")
-"""Those of ours that are run where none are named."""
+"""Our contestants that run by default."""
 CONTESTANTS = (*USUAL, *timed_run.NETWORKS, *(name for name in OURS if name not in USUAL))
 SPEED_TURNS = 5
 
@@ -157,14 +156,14 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def _speeds(names: Sequence[str], settings: Settings, dataset: Dataset) -> dict[str, Any]:
     """Seconds for the split's first picture on one thread, contestants in turns. Speed does not depend on training."""
-    image = normalise(next(iter(examples(dataset))).image)
+    image = next(iter(examples(dataset))).image
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         calls = {}
         for name in names:
             net = ready_to_parse(make_network(name, settings, len(dataset.classes), 0))
-            calls[name] = lambda net=net: protocols.labels(net, image)
+            calls[name] = lambda net=net: labels_of(net, image, KnownSize())
         return interleaved(calls, SPEED_TURNS)
     finally:
         torch.set_num_threads(threads)

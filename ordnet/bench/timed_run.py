@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
@@ -27,7 +28,7 @@ from ordnet.config import BLOCK_SETTINGS, OMNI_RANGE, Settings, parse
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset, Spread
 from ordnet.data.loader import Batch, Batches, examples
-from ordnet.data.statistics import class_weights
+from ordnet.data.statistics import long_sides
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion
 from ordnet.evaluation.evaluate import Evaluation
@@ -35,11 +36,12 @@ from ordnet.files import write_text
 from ordnet.inference import protocols
 from ordnet.model.build import build_from, chosen_weights, variants
 from ordnet.model.network import Network, folded, for_inference, labels_at
-from ordnet.model.pixels import normalise
+from ordnet.model.pixels import KnownSize, seen_by, to_input
 from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory
 from ordnet.training.loss import faded
 from ordnet.training.monitor import SAMPLES, watch
+from ordnet.training.prepare import given_or_counted, trained_at
 from ordnet.training.start import Averaged, frozen_stages, learning_mode
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
 
@@ -50,7 +52,7 @@ OURS: dict[str, dict[str, Any]] = {
 }
 """Our contestants, and what each changes in the recipe's model: every kind of context with either decoder."""
 LOOKS = (0.1, 0.25, 0.5, 0.75)
-"""Parts of the time after which the accuracy is measured; it is measured once more at the end."""
+"""Fractions of the training time after which the accuracy is measured; it is measured once more at the end."""
 LOOKED_AT = 48
 """Pictures of the split, evenly spread, for such a measurement; the final figures are of all."""
 _NICENESS = 10
@@ -108,8 +110,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         train_set, data.model_copy(update={"workers": 0}),
         crop=training.crop, batch_size=training.batch_size, seed=cell.seed,
     )  # fmt: skip
-    if training.class_weights == "auto":
-        training = training.model_copy(update={"class_weights": class_weights(train_set)})
+    training = training.model_copy(update={"class_weights": given_or_counted(cell.settings, train_set)})
+    known = trained_at(long_sides(train_set), data)
     net: Any = make_network(cell.contestant, cell.settings, len(train_set.classes), cell.seed)
     if training.channels_last:
         net = net.to(memory_format=torch.channels_last)
@@ -132,13 +134,14 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         spent += time.process_time() - begun
         if looks and spent >= looks[0]:
             looks = [at for at in looks if at > spent]
-            curve.append(_point(averaged.net if averaged else net, few, spent, step, parts["loss"]))
+            curve.append(_point(averaged.net if averaged else net, few, known, spent, step, parts["loss"]))
     kept = averaged.net if averaged else net
-    curve.append(_point(kept, few, spent, step, parts["loss"]))
-    scored, cpu = test(kept, test_set)
+    curve.append(_point(kept, few, known, spent, step, parts["loss"]))
+    scored, cpu = test(kept, test_set, known)
     return {
         **cell.plain(), **scored.figures(), "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids),
-        "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()), "vitals": vitals(kept, few),
+        "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()),
+        "vitals": vitals(kept, few, known),
     }  # fmt: skip
 
 
@@ -150,30 +153,38 @@ def endless(batches: Batches) -> Iterator[Batch]:
         epoch += 1
 
 
-def test(net: nn.Module, dataset: Dataset) -> tuple[Evaluation, float]:
-    """Every picture of the split by the protocol `whole`; and the median CPU seconds of one picture."""
+def test(net: nn.Module, dataset: Dataset, known: KnownSize) -> tuple[Evaluation, float]:
+    """Every picture of the split by the protocol `whole`, seen at the `known` sizes as `ordnet evaluate` does; and the
+    median CPU seconds of one picture."""
     ready, confusion, seconds = ready_to_parse(net), Confusion(len(dataset.classes)), []
     with torch.inference_mode():
         for example in examples(dataset):
             begun = time.process_time()
-            labels = protocols.labels(ready, normalise(example.image))
+            labels = labels_of(ready, example.image, known)
             seconds.append(time.process_time() - begun)
             confusion.add(example.label[0], labels)
     scored = Evaluation(confusion, dataset.classes, dataset.name, dataset.split, "whole", len(seconds))
     return scored, sorted(seconds)[len(seconds) // 2]
 
 
-def vitals(net: nn.Module, few: Dataset) -> dict[str, float]:
+def labels_of(net: nn.Module, image: Tensor, known: KnownSize) -> np.ndarray:
+    """A picture (1, 3, H, W) uint8 → class ids (H, W), for networks of both sides."""
+    height, width = image.shape[2:]
+    seen = seen_by(image[0].permute(1, 2, 0).numpy(), known, getattr(net, "least_side", 1))
+    return protocols.labels(net, to_input(seen.pixels, net), size=seen.size)[:height, :width]
+
+
+def vitals(net: nn.Module, few: Dataset, known: KnownSize) -> dict[str, float]:
     """What the block does on a few pictures after training, its gate above all; empty without one."""
     net.eval()
     with torch.inference_mode(), watch(net) as found:
         for _, example in zip(range(SAMPLES), examples(few), strict=False):
-            net(normalise(example.image))
+            labels_of(net, example.image, known)
     return found
 
 
-def _point(net: nn.Module, few: Dataset, spent: float, step: int, loss: float) -> dict[str, Any]:
-    scored, _ = test(net, few)
+def _point(net: nn.Module, few: Dataset, known: KnownSize, spent: float, step: int, loss: float) -> dict[str, Any]:
+    scored, _ = test(net, few, known)
     miou, accuracy = scored.miou, scored.pixel_accuracy
     # into the cell's log, for whoever waits
     print(f"{spent:.0f} s, {step} steps, loss {loss:.3f}: mIoU {miou:.4f}, pixel accuracy {accuracy:.4f}", flush=True)

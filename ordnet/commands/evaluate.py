@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ordnet.evaluation.comparison import Comparison
 
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps …; a GPU without it, where there is one.")]
+
 
 def evaluate(
     model: Annotated[
@@ -28,7 +30,7 @@ def evaluate(
     json: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Draw the confusion matrix into this PNG file.")] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave unreadable pictures out.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps …; a GPU without it, where there is one.")] = None,
+    device: Device = None,
     long_side: LongSide = None,
     without: Annotated[
         str | None,
@@ -131,6 +133,7 @@ def submit(
     data: Annotated[str, typer.Option(help="The data set with its test pictures, such as voc:PATH.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The file to upload: .tar.gz or .tgz for voc, else .zip.")],
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet (the paper's).")] = "encnet",
+    device: Device = None,
 ) -> None:
     """Parse a test set as its server wants it, and check the file by reading it back."""
     from ordnet.evaluation.submission import submit as run
@@ -139,7 +142,13 @@ def submit(
     with progress() as bar:
         task = bar.add_task("pictures", total=None)
         count = run(
-            server, model, data, out, protocol, lambda done, total: bar.update(task, completed=done, total=total)
+            server,
+            model,
+            data,
+            out,
+            protocol,
+            lambda done, total: bar.update(task, completed=done, total=total),
+            device,
         )
     typer.echo(f"wrote {out}: {count:,} predictions, protocol {protocol}, read back and checked")
 

@@ -93,7 +93,7 @@ def demo(
 ) -> None:
     """Parse and explain a photo, train on generated scenes, compare by range: one report.html with all of it.
 
-    Takes three to five minutes on two cores and needs no network. A second call uses what the first has trained.
+    Takes a few minutes on two cores and needs no network. A second call uses what the first has trained.
     """
     from ordnet.study.demo import NEXT
     from ordnet.study.demo import demo as run

@@ -92,6 +92,7 @@ class Spread:
         self.name, self.split, self.classes, self.rule = dataset.name, dataset.split, dataset.classes, dataset.rule
         self.ids: Sequence[str] = [dataset.ids[index] for index in self._indices]
         self.notes = notes_of(dataset)
+        self.read = getattr(dataset, "read", None)  # kept counts of labels belong to one way of reading them
 
     def image(self, index: int) -> Image.Image:
         return self._dataset.image(int(self._indices[index]))

@@ -26,7 +26,6 @@ from ordnet.picture.grid import Cell, ScaleBar, Size, cell_size, fitted, grid
 from ordnet.picture.overlay import Colour, overlay
 from ordnet.progress import OnProgress
 
-PICKS = ("even", "worst", "difference")
 """How pictures are chosen: evenly spread over the split; where the models are wrong most; where they differ most."""
 MOST_RANKED = 500
 """Pictures that are parsed to find the worst or the most different ones; of a larger split, evenly spread ones."""

@@ -130,7 +130,7 @@ def evaluate(
             'ordnet.evaluate("runs/mine/best.safetensors", "folder:street")'
         )
     how = protocols.protocol(protocol)  # a wrong name is refused before anything is read
-    on = _own_device(device)
+    on = own_device(device)
     file = find(model)
     label: Label
     if file.suffix == ".onnx":
@@ -164,7 +164,6 @@ def evaluate_network(
     protocol: Protocol | str = "whole",
     *,
     device: torch.device | None = None,
-    workers: int = 0,
     progress: Callable[[int], object] = lambda done: None,
     skip_broken: bool = False,
     look: Look | None = None,
@@ -177,7 +176,7 @@ def evaluate_network(
     if net.classes != len(dataset.classes):
         raise OrdnetError(f"the network tells {net.classes} classes apart, {dataset.name} has {len(dataset.classes)}")
     how = Protocol(protocol) if isinstance(protocol, str) else protocol
-    return _evaluate(labeller(net, how, device, known), dataset, how, device, workers, progress, skip_broken, look)
+    return _evaluate(labeller(net, how, device, known), dataset, how, device, progress, skip_broken, look)
 
 
 def labeller(net: Network, protocol: Protocol, device: torch.device | None, known: KnownSize) -> Label:
@@ -200,7 +199,6 @@ def _evaluate(
     dataset: Dataset,
     protocol: Protocol,
     device: torch.device | None = None,
-    workers: int = 0,
     progress: Callable[[int], object] = lambda done: None,
     skip_broken: bool = False,
     look: Look | None = None,
@@ -210,7 +208,7 @@ def _evaluate(
     broken: list[str] = []
     done = 0
     with torch.inference_mode():
-        for example in examples(dataset, workers, rank=rank, world=world, broken=broken if skip_broken else None):
+        for example in examples(dataset, rank=rank, world=world, broken=broken if skip_broken else None):
             labels = label(example.image)
             confusion.add(example.label[0], labels)
             if look:
@@ -220,11 +218,11 @@ def _evaluate(
     return Evaluation(
         Confusion(len(dataset.classes), summed(confusion.matrix, device)),
         dataset.classes, dataset.name, dataset.split, protocol.name,
-        int(summed(np.array([done]), device)[0]), protocol.details(), broken,
+        int(summed(np.array([done]), device)[0]), protocol.details(), _gathered(broken),
     )  # fmt: skip
 
 
-def _own_device(name: str | None) -> torch.device | None:
+def own_device(name: str | None) -> torch.device | None:
     """The device that was asked for; by default this process's GPU, or None for the CPU."""
     if name is not None:
         return find_device(name)
@@ -246,6 +244,15 @@ def summed(matrix: Any, device: torch.device | None) -> Any:
     total = torch.from_numpy(matrix).to(device)
     distributed.all_reduce(total)
     return total.cpu().numpy()
+
+
+def _gathered(messages: list[str]) -> list[str]:
+    """The messages of all processes."""
+    if not distributed.is_initialized():
+        return messages
+    parts: list[list[str]] = [[] for _ in range(distributed.get_world_size())]
+    distributed.all_gather_object(parts, messages)
+    return [message for part in parts for message in part]
 
 
 def refuse_other_classes(model: Sequence[str], data: Sequence[str]) -> None:

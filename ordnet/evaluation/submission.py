@@ -15,7 +15,7 @@ from PIL import Image
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
 from ordnet.errors import OrdnetError
-from ordnet.evaluation.evaluate import labeller, refuse_other_classes
+from ordnet.evaluation.evaluate import labeller, own_device, refuse_other_classes
 from ordnet.files import write_atomically
 from ordnet.inference import protocols
 from ordnet.inference.parser import find
@@ -55,8 +55,12 @@ def submit(
     out: Path,
     protocol: str = "encnet",
     progress: OnProgress = lambda done, total: None,
+    device: str | None = None,
 ) -> int:
-    """Parse the test split into `out` and check it by reading it back; returns the number of pictures."""
+    """Parse the test split into `out` and check it by reading it back; returns the number of pictures.
+
+    `device` is cpu, cuda, cuda:1 or mps; by default a GPU where there is one.
+    """
     if server not in SERVERS:
         raise OrdnetError(f"there is no server {server!r}; there are {', '.join(SERVERS)}")
     takes = SERVERS[server]
@@ -69,7 +73,8 @@ def submit(
     dataset = open_dataset(data, "test")
     refuse_other_classes(loaded.classes, dataset.classes.names)
     how = protocols.protocol_of(protocol, loaded.about)
-    label = labeller(loaded.net, how, None, known_size(None, loaded.about))
+    on = own_device(device)
+    label = labeller(loaded.net.to(on), how, on, known_size(None, loaded.about))
 
     def write(path: Path) -> None:
         with _archive(path) as add:

@@ -72,7 +72,7 @@ class Network(nn.Module):
     def training_scores(self, image: Tensor, small: bool = False) -> tuple[Tensor, Tensor | None]:
         """Scores at the picture's size, and the auxiliary head's (from the last map but one), or None without one.
 
-        With `small`, both have the size of the small scores, and `labels_at_scores` gives the labels to match.
+        With `small`, both are as small as they come: the auxiliary scores have the size of the map they are made from.
         """
         if self.auxiliary is None:
             return self.small_scores(image) if small else self(image), None
@@ -81,8 +81,11 @@ class Network(nn.Module):
         maps = dict(zip(levels, self.backbone(image, levels), strict=True))
         context = self.block(self.joined([maps[level] for level in self.neck_levels]))
         scores = self.decoded(context, [maps[level] for level in self.decoder.levels])
-        size = scores.shape[2:] if small else image.shape[2:]
-        return scores if small else self.upsampled(scores, size), self.upsampled(self.auxiliary(maps[count - 2]), size)
+        auxiliary = self.auxiliary(maps[count - 2])
+        if small:
+            return scores, auxiliary
+        size = image.shape[2:]
+        return self.upsampled(scores, size), self.upsampled(auxiliary, size)
 
     def first_stages(self, count: int) -> list[nn.Module]:
         """The backbone's, which training may leave as they are."""

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from ordnet.training.report.write import PICTURES, guarded, rebuild_report, writ
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.start import learning_mode, widths_of
 from ordnet.training.state import is_finished
-from ordnet.training.step import anybody, lost_connection, set_rate, take_step
+from ordnet.training.step import anybody, lost_connection, set_rate, share_buffers, take_step
 
 _DRAW_SECONDS = 30
 """Seconds between two drawings, which take about half a second each: short epochs are not all drawn."""
@@ -128,18 +128,20 @@ def train_with(
     if main:
         folder.claim()
     try:
-        found = earlier_state(folder, settings, resume, force, display, main)
-        if found is not None and is_finished(found, settings):
-            return _nothing_to_do(folder, display, accelerator.num_processes)
-        setup = prepare(settings, folder, accelerator, display, found, init, force_data)
-        with clean_end(setup), display.bar, stop_requests() as stop:
-            clock = Clock()
-            scored: Scored | None = None
-            while not setup.progress.finished:
-                speed = one_epoch(setup, stop, clock)
-                scored = finish_epoch(setup, speed, clock)
-            assert scored is not None  # the last epoch always ends with an evaluation
-            _report(setup, scored)
+        with plain_errors():
+            found = earlier_state(folder, settings, resume, force, display, main)
+            if found is not None and is_finished(found, settings):
+                return _nothing_to_do(folder, display, accelerator.num_processes)
+            setup = prepare(settings, folder, accelerator, display, found, init, force_data)
+            # loading processes end with training, however that ends
+            with closing(setup.board), closing(setup.batches), display.bar, stop_requests() as stop:
+                clock = Clock()
+                scored: Scored | None = None
+                while not setup.progress.finished:
+                    speed = one_epoch(setup, stop, clock)
+                    scored = finish_epoch(setup, speed, clock)
+                assert scored is not None  # the last epoch always ends with an evaluation
+                _report(setup, scored)
         if main:
             _say_goodbye(setup)
         accelerator.wait_for_everyone()
@@ -149,8 +151,8 @@ def train_with(
 
 
 @contextmanager
-def clean_end(setup: Setup) -> Iterator[None]:
-    """End the loading processes however training ends, and turn expected failures into plain errors.
+def plain_errors() -> Iterator[None]:
+    """Turn the failures that a run can meet into plain errors.
 
     A worker's death is reported by a signal, so that the error is raised wherever the loop happens to be.
     """
@@ -166,8 +168,13 @@ def clean_end(setup: Setup) -> Iterator[None]:
         if lost_connection(error):
             raise OrdnetError("another process of this run has ended; what it said tells why") from None
         raise
-    finally:
-        setup.batches.close()
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise OrdnetError(
+            "a batch norm got a single position of a single picture, of which it can tell no spread: give a larger "
+            "training.crop, training.batch_size or training.micro_batch, or training.freeze_norm=true"
+        ) from None
 
 
 def one_epoch(setup: Setup, stop: StopRequest, clock: Clock) -> float:
@@ -238,6 +245,7 @@ def finish_epoch(setup: Setup, speed: float, clock: Clock) -> Scored | None:
 
 def _evaluate(setup: Setup) -> Scored:
     settings, pictures = setup.settings, BestAndWorst(PICTURES)
+    share_buffers(setup.kept)
     share = math.ceil(len(setup.val_set.ids) / setup.accelerator.num_processes)
     with setup.display.task("evaluating", share) as advance:
         evaluation = evaluate_network(

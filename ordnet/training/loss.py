@@ -126,8 +126,10 @@ def sample_pixels(size: tuple[int, int], stride: int, seed: int, step: int) -> t
 def scores_at(scores: Tensor, size: tuple[int, int], rows: Tensor, columns: Tensor, align_corners: bool) -> Tensor:
     """Small scores (B, K, h, w) → what bilinear upsampling to H x W gives at these rows and columns, and no more."""
     for axis, side, places in ((2, size[0], rows), (3, size[1], columns)):
-        low, high, share = _neighbours(scores.shape[axis], side, places.to(scores.device), align_corners)
-        share = share.to(scores.dtype).view(-1, *[1] * (3 - axis))
+        # worked out in 64 bits, which not every device has
+        found = _neighbours(scores.shape[axis], side, places, align_corners)
+        low, high = (places.to(scores.device) for places in found[:2])
+        share = found[2].to(scores.device, scores.dtype).view(-1, *[1] * (3 - axis))
         below, above = scores.index_select(axis, low), scores.index_select(axis, high)
         scores = torch.lerp(below, above, share.expand_as(below))
     return scores

@@ -112,6 +112,11 @@ class Board:
                     self._writer.add_scalar(f"{key}/{name}".rstrip("/"), number, record["epoch"])
         self._writer.flush()
 
+    def close(self) -> None:
+        """End the thread that writes."""
+        if self._writer is not None:
+            self._writer.close()
+
 
 SAMPLES = 8
 """Forward passes that are measured; the figures are means over them."""

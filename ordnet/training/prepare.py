@@ -88,7 +88,7 @@ class Setup:
         if self.accelerator.is_main_process:
             parts = (self.net, self.optimizer, self.averaged, self.progress)
             fixed = (self.class_weights, self.data)
-            taken = states.snapshot(self.settings, *parts, self.folder.log_size(), *fixed)
+            taken = states.snapshot(self.settings, *parts, self.folder.log_size(), *fixed, self.accelerator.scaler)
             states.save(self.folder.state, taken)
 
     def save_checkpoint(self, path: Path, record: dict[str, Any]) -> None:
@@ -175,7 +175,8 @@ def prepare(
         rank=accelerator.process_index, world=accelerator.num_processes,
     )  # fmt: skip
 
-    weights = _class_weights(settings, train_set, found)
+    # a resumed run keeps the weights that it began with
+    weights = given_or_counted(settings, train_set) if found is None else _kept_weights(settings, found)
     display.weighted = weights is not None
     if settings.training.class_weights == "auto" and found is None and weights:
         shown = ", ".join(f"{name} {weight:g}" for name, weight in zip(train_set.classes.names, weights, strict=True))
@@ -196,11 +197,13 @@ def prepare(
         net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     net = net.to(accelerator.device)
     frozen = frozen_stages(net, settings)
+    if training.freeze_stages and not frozen:
+        display.say(f"training.freeze_stages={training.freeze_stages} has no effect: model.weights names no weights")
     optimizer: Any = make_optimizer(net, training)
     averaged = Averaged(net, training.ema) if training.ema else None
     progress = RunProgress()
     if found is not None:
-        progress = states.restore(found, net, optimizer, averaged)
+        progress = states.restore(found, net, optimizer, averaged, accelerator.scaler)
         display.say(f"resuming after {progress.epoch} epochs and {progress.step} of {batches.steps} steps")
         _say_schedule(found["settings"]["training"]["epochs"], settings, batches.steps, progress, display)
         progress.finished = False
@@ -215,11 +218,11 @@ def prepare(
         display.say(advice)
     return Setup(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, frozen, averaged, trainee,
-        optimizer, progress, weights, _known_size(sides, settings.data), data,
+        optimizer, progress, weights, trained_at(sides, settings.data), data,
     )  # fmt: skip
 
 
-def _known_size(sides: Sequence[int], data: DataConfig) -> KnownSize:
+def trained_at(sides: Sequence[int], data: DataConfig) -> KnownSize:
     """The range of long sides that nine in ten training pictures fall into."""
     if not sides:
         return KnownSize(data.long_side)
@@ -281,12 +284,16 @@ def _begin_log(
     folder.append({**record, **describe(accelerator.device, accelerator.num_processes)})
 
 
-def _class_weights(settings: Settings, train_set: Dataset, found: dict[str, Any] | None) -> tuple[float, ...] | None:
-    """The weights as numbers. A resumed run keeps those it began with."""
+def _kept_weights(settings: Settings, found: dict[str, Any]) -> tuple[float, ...] | None:
     if settings.training.class_weights != "auto":
         return class_weights_of(settings.training)
-    if found is not None:
-        return tuple(found["class_weights"])
+    return tuple(found["class_weights"])
+
+
+def given_or_counted(settings: Settings, train_set: Dataset) -> tuple[float, ...] | None:
+    """The class weights as numbers: those of the settings, or what `auto` counts in the pictures that are used."""
+    if settings.training.class_weights != "auto":
+        return class_weights_of(settings.training)
     used = min(len(train_set.ids), settings.data.limit or len(train_set.ids))
     return class_weights(Spread(train_set, used, used))
 

@@ -77,8 +77,14 @@ def _few(names: Sequence[str]) -> str:
 
 
 def frozen_stages(net: Network, settings: Settings) -> list[nn.Module]:
-    """Freeze the backbone's first stages, as many as training.freeze_stages says; returns them, for `learning_mode`."""
+    """Freeze the backbone's first stages, as many as training.freeze_stages says; returns them, for `learning_mode`.
+
+    An auxiliary head whose loss has no weight is frozen too: processes wait for the gradient of all that learns.
+    """
     model = settings.model
+    auxiliary = getattr(net, "auxiliary", None)  # networks of others have none
+    if auxiliary is not None and settings.training.auxiliary == 0:
+        auxiliary.requires_grad_(False)
     if model.weights in (None, "none") or model.backbone in SCRATCH:
         return []  # what has not been taught anything has to learn
     stages = net.first_stages(settings.training.freeze_stages)

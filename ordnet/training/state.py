@@ -58,10 +58,11 @@ def snapshot(
     log_size: int,
     class_weights: tuple[float, ...] | None,
     data: dict[str, Any],
+    scaler: Any = None,
 ) -> dict[str, Any]:
     """The run's state: plain values and tensors only, so that it can be read back without running any code.
 
-    `data` is the data set's fingerprint.
+    `data` is the data set's fingerprint, `scaler` what scales the loss in 16-bit numbers, where there are such.
     """
     return {
         "settings": settings.model_dump(mode="json"),
@@ -73,16 +74,21 @@ def snapshot(
         "log_size": log_size,
         "class_weights": class_weights,
         "data": data,
+        "scaler": scaler.state_dict() if scaler else None,
     }
 
 
-def restore(state: dict[str, Any], net: nn.Module, optimizer: Any, averaged: Averaged | None) -> RunProgress:
+def restore(
+    state: dict[str, Any], net: nn.Module, optimizer: Any, averaged: Averaged | None, scaler: Any = None
+) -> RunProgress:
     """Put everything back where `snapshot` took it from; returns how far the run had come."""
     try:
         net.load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
         if averaged:
             averaged.net.load_state_dict(state["averaged"])
+        if scaler and state.get("scaler"):  # older states have none
+            scaler.load_state_dict(state["scaler"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise OrdnetError(

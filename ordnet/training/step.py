@@ -28,8 +28,8 @@ def poly(step: float, total: float, power: float) -> float:
 
 
 def parameter_groups(net: nn.Module, settings: TrainingConfig) -> list[dict[str, Any]]:
-    """The optimizer's groups: `net.backbone` at rate · batch/16, everything else `head_rate` times as fast. A block
-    that adds to its input learns `block_rate` times as fast as the head, its queries and keys `qk_rate` times that.
+    """The optimizer's groups: `net.backbone` at rate · batch/16, everything else `head_rate` times as fast. The
+    omni-range block learns `block_rate` times as fast as the head, its queries and keys `qk_rate` times that.
 
     Frozen parameters are left out. Weight decay applies to all others, norms and biases too, as in the paper's runs.
     `initial_lr` is what `set_rate` starts from.
@@ -102,6 +102,8 @@ class Trainee(nn.Module):
         """Scores and auxiliary scores: at the picture's size, at the `small` scores', or at a `sample` of pixels."""
         scores, auxiliary = self.net.training_scores(images, small)
         if sample is None:
+            if small and auxiliary is not None:
+                auxiliary = self.net.upsampled(auxiliary, scores.shape[2:])
             return scores, auxiliary
         size = (images.shape[2], images.shape[3])
         scores = scores_at(scores, size, *sample, self.net.align_corners)
@@ -143,7 +145,7 @@ def take_step(
             accelerator.backward(loss * accelerator.num_processes)
         for name, value in {"loss": loss.detach(), **parts}.items():
             sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value
-    stacked = _summed(torch.stack([value.double().cpu() for value in sums.values()]), accelerator)
+    stacked = _summed(torch.stack([value.cpu().double() for value in sums.values()]), accelerator)
     losses = dict(zip(sums, stacked.tolist(), strict=True))
     _refuse_wild(losses, step)
     if training.clip:
@@ -160,6 +162,14 @@ def anybody(flag: bool, device: torch.device) -> bool:
     votes = torch.tensor([float(flag)], device=device)
     distributed.all_reduce(votes)
     return bool(votes.item())
+
+
+def share_buffers(net: nn.Module) -> None:
+    """Give every process the first one's buffers, the statistics of batch norms: it is the one whose network is saved,
+    and all must evaluate that network."""
+    if distributed.is_initialized():
+        for buffer in net.buffers():
+            distributed.broadcast(buffer, 0)
 
 
 def lost_connection(error: RuntimeError) -> bool:

@@ -95,6 +95,29 @@ def test_all_that_a_recipe_says_is_done(scenes):
     check_figures(run_cell(cell), cell)
 
 
+def test_tested_at_the_scale_of_training(scenes, monkeypatch):
+    """Larger and smaller pictures are seen as `ordnet evaluate` sees them; labels keep their size."""
+    seen = []
+    usual = timed_run.protocols.labels
+    monkeypatch.setattr(timed_run.protocols, "labels", lambda net, image, **more: seen.append(image.shape[2:]) or usual(
+        net, image, **more
+    ))  # fmt: skip
+    (cell,) = cells_of(scenes, ["ordnet-fine"], changes=["data.long_side=64"])
+    check_figures(run_cell(cell), cell)
+    assert set(seen) == {(64, 64)}
+
+
+def test_pictures_smaller_than_the_network_takes(scenes, tmp_path):
+    for part in ("images", "labels"):
+        (tmp_path / part).mkdir()
+        for file in (scenes / part).iterdir():
+            Image.open(file).crop((0, 0, 128, 12)).save(tmp_path / part / file.name)
+    for name in ("train.txt", "val.txt", "classes.txt"):
+        (tmp_path / name).write_bytes((scenes / name).read_bytes())
+    (cell,) = cells_of(tmp_path, ["ordnet-fine"])
+    check_figures(run_cell(cell), cell)
+
+
 @pytest.mark.parametrize("name", timed_run.NETWORKS)
 def test_a_cell_of_theirs(name, scenes, needs_smp):
     (cell,) = cells_of(scenes, [name])

@@ -11,7 +11,7 @@ from PIL import Image
 from ordnet.data import folder, statistics
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import quick_check
-from ordnet.data.dataset import notes_of
+from ordnet.data.dataset import Spread, notes_of
 from ordnet.data.folder import divide
 from ordnet.data.statistics import class_weights
 from ordnet.data.statistics import label_counts as counted
@@ -167,6 +167,24 @@ def test_counts_are_those_of_the_labels_and_are_remembered(tmp_path, monkeypatch
         for content in (b"", b"[1]", b'{"x": [1, 2, [300], [1]]}', b"[" * 100_000):
             kept.write_bytes(content)
             assert counted(dataset)[0][0, 1] == 24
+
+
+def test_kept_counts_are_of_one_palette(tmp_path, monkeypatch):
+    """Training counts through a selection of the pictures, which must know how labels are read."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(statistics, "_SLOW", -1)  # keep all counts
+    for part in ("images", "labels"):
+        (tmp_path / "own" / part).mkdir(parents=True)
+        colours = np.zeros((10, 30, 3), np.uint8)
+        colours[..., 0], colours[0] = 255, (0, 0, 255)
+        Image.fromarray(colours).save(tmp_path / "own" / part / "a.png")
+    (tmp_path / "own" / "train.txt").write_text("a")
+    (tmp_path / "own" / "val.txt").write_text("a")
+    found = []
+    for lines in ("red #ff0000\nblue #0000ff\n", "blue #0000ff\nred #ff0000\n"):
+        (tmp_path / "own" / "classes.txt").write_text(lines)
+        found.append(class_weights(Spread(open_dataset(f"folder:{tmp_path / 'own'}", "train"), 1)))
+    assert found[0][0] < found[0][1] and found[0] == found[1][::-1]
 
 
 def test_class_weights(tmp_path):

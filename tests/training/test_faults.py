@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import ordnet
 from ordnet.files import write_text
 from ordnet.training.run_folder import RunFolder
 from scripts.kill_runs import KINDS, campaign
@@ -277,6 +278,24 @@ def test_two_processes_take_the_same_steps(folder, tmp_path):
     for (_, loss_one, miou_one), (_, loss_two, miou_two) in zip(one, two, strict=True):
         assert loss_two == pytest.approx(loss_one, rel=1e-4)
         assert miou_two == pytest.approx(miou_one, abs=1e-3)
+
+
+def test_two_processes_score_the_network_that_is_saved(tmp_path):
+    """Each process's batch norms see other pictures: the first one's are saved, so all must evaluate with those."""
+    folder = write_folder(tmp_path / "own", val=6)
+    for broken in ("013", "014"):  # one in each process's share
+        (folder / "images" / f"{broken}.png").write_bytes(b"no picture")
+    path, out = tmp_path / "run.yaml", tmp_path / "run"
+    changes = ("training.epochs=2", "data.skip_broken=true", "model.auxiliary=true", "training.auxiliary=0")
+    write_text(path, small_settings(folder, *changes, "training.ema=0.9").to_yaml())
+    done = subprocess.run(
+        torchrun(path, out), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    logged = RunFolder(out).epochs()[-1]
+    scored = ordnet.evaluate(out / "last.safetensors", f"folder:{folder}", skip_broken=True).figures()
+    assert logged["per_class_iou"] == scored["per_class_iou"]
+    assert [Path(message.partition(":")[0]).stem for message in sorted(logged["broken"])] == ["013", "014"]
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

@@ -16,7 +16,7 @@ from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.training import state as states
 from ordnet.training.loop import train_with
-from ordnet.training.prepare import _known_size, _workers
+from ordnet.training.prepare import _workers, trained_at
 from ordnet.training.run_folder import OWN, RunFolder
 from ordnet.training.state import check_fingerprint, fingerprint
 from tests.small_data import small_settings, write_folder
@@ -312,5 +312,5 @@ def test_a_packed_state_is_not_unpacked(tmp_path, monkeypatch):
 
 def test_a_run_on_very_long_pictures_says_a_size_that_can_be_read():
     """A checkpoint that claims more is taken for damaged."""
-    assert _known_size([150_000] * 3, DataConfig()) == (100_000, 100_000)
-    assert _known_size([200, 300], DataConfig()).most < 301
+    assert trained_at([150_000] * 3, DataConfig()) == (100_000, 100_000)
+    assert trained_at([200, 300], DataConfig()).most < 301

@@ -6,8 +6,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ordnet
 from ordnet.training.loop import train_with
 from ordnet.training.loss import sample_pixels, scores_at
+from ordnet.training.step import Trainee
 from tests.small_data import small_settings, write_folder
 
 sides = st.tuples(st.integers(1, 40), st.integers(1, 40))
@@ -37,6 +39,21 @@ def test_all_pixels_come_in_time():
     assert seen.min() > 150 and seen.max() < 350
     again = sample_pixels((8, 12), 4, 3, 17)
     assert all(torch.equal(a, b) for a, b in zip(again, sample_pixels((8, 12), 4, 3, 17), strict=True))
+
+
+def test_auxiliary_scores_are_sampled_from_their_own_map():
+    """They have another stride than the small scores, and come at the same pixels of the picture all the same."""
+    changes = {"backbone": "mobilenet_v2", "output_stride": 32, "decoder": "dense", "auxiliary": True}
+    net = ordnet.build("ordnet", classes=3, **changes).eval()
+    images, size = torch.randn(2, 3, 96, 64), (96, 64)
+    sample = sample_pixels(size, net.stride, 0, 1)
+    with torch.no_grad():
+        found = Trainee(net)(images, True, sample)
+        whole = net.training_scores(images)
+        at_scores = Trainee(net)(images, True)
+    for small, full in zip(found, whole, strict=True):
+        torch.testing.assert_close(small, full[:, :, sample[0]][:, :, :, sample[1]], atol=1e-5, rtol=1e-5)
+    assert at_scores[0].shape == at_scores[1].shape
 
 
 @pytest.mark.parametrize("loss_at", ["sample", "scores"])

@@ -1,6 +1,7 @@
 """The loop within one process: what a run leaves behind, and what it refuses."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,15 +11,17 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import ordnet
-from ordnet.config import parse
+from ordnet.config import Settings, TrainingConfig, parse
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Spread
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
+from ordnet.model.build import build_from
 from ordnet.training import state as states
 from ordnet.training.loop import train_with
 from ordnet.training.monitor import Display
 from ordnet.training.start import Averaged, widths_of
+from ordnet.training.step import make_optimizer
 from tests.small_data import CLASSES, small_settings, write_folder
 
 
@@ -366,6 +369,29 @@ def test_automatic_class_weights(folder, tmp_path, capsys):
     assert_same_weights(final(run.folder), final(given.folder))
     plain = train_with(small_settings(folder, "training.class_weights=none", "training.epochs=1"), tmp_path / "none")
     assert not torch.equal(final(run.folder)["head.4.weight"], final(plain.folder)["head.4.weight"])
+
+
+def test_what_scales_the_loss_in_16_bits_is_kept_with_the_state():
+    """Without it a resumed run would start at the largest scale, and pass over other steps."""
+    net = build_from(small_settings(Path()).model, 3)
+    parts = (net, make_optimizer(net, TrainingConfig()), None)
+    scaler, other = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 65536.0))
+    state = states.snapshot(Settings(), *parts, states.RunProgress(), 0, None, {}, scaler)
+    states.restore(state, *parts, other)
+    assert other.get_scale() == 8
+    states.restore({**state, "scaler": None}, *parts, other)  # as older states are
+    assert other.get_scale() == 8
+
+
+def test_a_single_position_of_a_single_picture_is_answered_with_what_to_do(folder, tmp_path):
+    words = ("model.backbone=resnet18", "model.output_stride=32", "model.variant=dilated-fcn", "training.crop=32")
+    with pytest.raises(OrdnetError, match=r"larger training\.crop, training\.batch_size or training.micro_batch"):
+        train_with(small_settings(folder, *words, "training.batch_size=1"), tmp_path / "run")
+
+
+def test_stages_that_cannot_be_frozen_are_said(folder, tmp_path, capsys):
+    train_with(small_settings(folder, "training.freeze_stages=1", "training.epochs=1"), tmp_path / "run")
+    assert "training.freeze_stages=1 has no effect" in capsys.readouterr().err
 
 
 def test_a_run_says_what_it_started_from(finished, folder, tmp_path):
