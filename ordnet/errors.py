@@ -38,6 +38,13 @@ class OrdnetError(ValueError):
         return shown(message)
 
 
+def reason_of_writing(error: Exception) -> str:
+    """What an error of the system says of results that could not be written; other errors speak for themselves."""
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"results could not be written: {reason(error)}" + (f", {error.filename}" if error.filename else "")
+
+
 def reason(error: Exception) -> str:
     """What an error of the system or of a library says, without its number and the file's name."""
     return str(getattr(error, "strerror", None) or error)

@@ -8,6 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ordnet.errors import OrdnetError
+
+
+def refuse_file(out: Path) -> None:
+    """Raise an error where --out has to be a folder and is not."""
+    if out.exists() and not out.is_dir():
+        raise OrdnetError(f"--out {out} is a file; give a folder")
+
+
+def check_file(path: Path, endings: tuple[str, ...] | None = None) -> None:
+    """Refuse a name that nothing can be written to, before the work begins."""
+    if endings and path.suffix.lower() not in endings:
+        raise OrdnetError(f"--out {path}: expected a file that ends in {', '.join(endings)}")
+    if path.is_dir():
+        raise OrdnetError(f"{path} is a folder: name a file")
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to disk, then rename it into place.

@@ -29,7 +29,8 @@ LAYERS = [
     {"data", "model", "picture"},
     {"recipes"},
     {"config", "paper"},
-    {"errors", "files", "progress", "__init__"},
+    {"files", "progress"},
+    {"errors", "__init__"},
 ]
 ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
 

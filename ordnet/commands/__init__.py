@@ -60,11 +60,20 @@ def common(
     """Scene parsing with omni-range context, at linear cost."""
 
 
+def _refuse_empty(words: list[str]) -> None:
+    """What a shell makes of a variable that is not set: as a path it would be the present folder."""
+    for before, word in zip(["", *words], words, strict=False):
+        if not word or (word.startswith("--") and word.endswith("=")):
+            where = f"after {before}" if before and not word else word or "at the beginning"
+            raise OrdnetError(f"an empty word {where}: perhaps a variable of the shell that is not set")
+
+
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # names that are no text, a terminal without →: escaped, no trace-back
             stream.reconfigure(errors="backslashreplace")
     try:
+        _refuse_empty(sys.argv[1:])
         app()
     except OrdnetError as error:
         print(f"ordnet: {error}", file=sys.stderr)

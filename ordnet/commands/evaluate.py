@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordnet.commands.predict import LongSide, check_file
+from ordnet.commands.predict import LongSide
 from ordnet.errors import OrdnetError, reason
+from ordnet.files import check_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -43,6 +44,7 @@ def evaluate(
     """Mean IoU and accuracies of a model on a data set; IoU, precision, recall and F1 (Dice) by class."""
     import json as json_format
 
+    from ordnet.data.catalogue import short_name
     from ordnet.evaluation.evaluate import evaluate as run
     from ordnet.files import write_text
     from ordnet.model.pixels import parse_long_side
@@ -58,14 +60,14 @@ def evaluate(
     if os.environ.get("RANK", "0") != "0":  # the first process speaks for all
         return
     figures = evaluation.figures()
-    _print(figures)
+    _print(figures, short_name(data))
     if json:
         write_text(json, json_format.dumps(figures, indent=1, ensure_ascii=False) + "\n")
         typer.echo(f"wrote {json}")
     if out:
         from ordnet.picture.charts import confusion_chart
 
-        title = f"{figures['data']} {figures['split']}, protocol {figures['protocol']}"
+        title = f"{short_name(data)} {figures['split']}, protocol {figures['protocol']}"
         confusion_chart(evaluation.confusion.matrix, evaluation.classes.names, title, out)
         typer.echo(f"wrote {out}")
 
@@ -79,7 +81,7 @@ def _bar() -> Iterator[Callable[[int, int], object]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _print(figures: dict[str, Any]) -> None:
+def _print(figures: dict[str, Any], data: str) -> None:
     from rich.table import Table
 
     from ordnet.evaluation.confusion import classes_words, remarks
@@ -88,7 +90,7 @@ def _print(figures: dict[str, Any]) -> None:
     details = ", ".join(
         f"{key} {figures[key]}" for key in ("scales", "flips", "base", "crop", "without") if key in figures
     )
-    title = f"{figures['data']} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
+    title = f"{data} {figures['split']}, {figures['images']:,} pictures, protocol {figures['protocol']}"
     title += f" ({details})" if details else ""
     console = plain_console()
     # not as the table's title, which would be broken at the table's width

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ordnet.errors import OrdnetError, shown
+from ordnet.files import check_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ordnet.inference.explain import Attention
     from ordnet.inference.prediction import Prediction, VideoPrediction
 
+_SAVED = "overlay,labels,palette"
 LongSide = Annotated[
     str | None,
     typer.Option(
@@ -40,12 +42,12 @@ def predict(
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into.")],
     save: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Any of overlay, labels (class ids), palette (ids with colours), beside, probabilities (of all "
-            "classes at every pixel, .npz), coco (masks as COCO JSON), polygons (GeoJSON); with commas."
+            help="Any of overlay, labels (class ids), palette (ids with colours), which are written without it; "
+            "beside, probabilities (of all classes, .npz), coco (COCO JSON), polygons (GeoJSON); with commas."
         ),
-    ] = "overlay,labels,palette",
+    ] = None,
     strength: Annotated[float, typer.Option(min=0, max=1, help="How much the colours cover of the picture.")] = 0.5,
     protocol: Annotated[str, typer.Option(help="whole, multiscale or encnet.")] = "whole",
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps …; the fastest there is without it.")] = None,
@@ -89,6 +91,7 @@ def predict(
 
     Pictures that cannot be read are named at the end, with exit code 1. With torchrun the processes share the pictures.
     """
+    from ordnet.data.pictures import ENDINGS
     from ordnet.inference.prediction import Prediction, VideoPrediction
     from ordnet.inference.video import is_video
     from ordnet.model.pixels import parse_long_side
@@ -99,26 +102,30 @@ def predict(
         "strength": strength, "protocol": protocol, "device": _own_device(device),
         "whole_up_to": round(whole_up_to * 1e6), "long_side": parse_long_side(long_side), "rank": rank, "world": world,
     }  # fmt: skip
-    videos = [word for word in images if is_video(word)]
-    pictures = [word for word in images if not is_video(word)]
+    if Path(model).suffix.lower() in ENDINGS:
+        raise OrdnetError(f"{model} is a picture: the model comes first, then the pictures")
+    videos, pictures = ([word for word in images if is_video(word) == wanted] for wanted in (True, False))
+    if save is not None and not pictures:
+        raise OrdnetError("--save is for pictures; of videos --label-frames saves the labels of every frame")
     failures: dict[str, list[str]] = {}
     with progress() as bar:
         if pictures:
-            saved = tuple(word.strip() for word in save.split(",") if word.strip())
+            saved = tuple(word.strip() for word in (_SAVED if save is None else save).split(",") if word.strip())
             job = Prediction(model, pictures, out, saved, bands=_numbers(bands), stretch=stretch, tell=print, **options)
             done, skipped, failed = _run(job, bar, force)
             if rank == 0:
                 print(*job.remarks, sep="\n", end="\n" if job.remarks else "", file=sys.stderr)
             failures[f"{len(failed):,} of {len(job.pictures):,} pictures failed"] = failed
-            print(f"{done:,} parsed, {skipped:,} were done already → {out}")
+            other = "".join(f", {count:,} in place of {shown(name)}'s" for name, count in job.replaced.items())
+            print(f"{done:,} parsed{other}, {skipped:,} were done already → {out}")
             if "coco" in saved and world == 1:
-                print(f"{job.merge_coco():,} pictures → {out / 'coco.json'}")
+                print(f"pictures in {out / 'coco.json'}: {job.merge_coco():,}")
         if videos:
             filming = VideoPrediction(model, videos, out, label_frames=label_frames, smoothing=smooth, **options)
             failures["videos or frames of them failed"] = _film(filming, bar, force)
-    for words, messages in failures.items():
+    for what, messages in failures.items():
         if messages:
-            print(f"{words}:", *messages, sep="\n  ", file=sys.stderr)
+            print(f"{what}:", *messages, sep="\n  ", file=sys.stderr)
     if any(failures.values()):
         raise typer.Exit(1)
 
@@ -242,14 +249,6 @@ def _is_explanation(file: Path) -> bool:
     except OrdnetError:
         return False
     return isinstance(record, dict) and {"model", "picture", "at"} <= record.keys()
-
-
-def check_file(path: Path, endings: tuple[str, ...] | None = None) -> None:
-    """Refuse a name that nothing can be written to, before the work begins."""
-    if endings and path.suffix.lower() not in endings:
-        raise OrdnetError(f"--out {path}: expected a file that ends in {', '.join(endings)}")
-    if path.is_dir():
-        raise OrdnetError(f"{path} is a folder: name a file")
 
 
 def _check(image: Path, out: Path, numbers: Path) -> None:

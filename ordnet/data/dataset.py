@@ -4,6 +4,7 @@ Folders are listed once; a missing file is named together with the place where i
 """
 
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -184,7 +185,8 @@ class Files:
             if (dot + ending).lower() in UNREADABLE:
                 self.unreadable[(dot + ending).lower()] += 1
             if (dot + ending).lower() in endings and stem.endswith(suffix):
-                key = stem[: len(stem) - len(suffix)]
+                # Macs write letters with marks in two characters, most others in one
+                key = unicodedata.normalize("NFC", stem[: len(stem) - len(suffix)])
                 key = key.rpartition("/")[2] if flat else key
                 path = f"{folder}/{name}"
                 if self.paths.setdefault(key, path) != path:
@@ -277,7 +279,7 @@ def first_folder(candidates: Iterable[Path]) -> Path | None:
 def read_ids(path: Path) -> list[str]:
     """One id per line; surrounding spaces and empty lines are ignored."""
     lines = read_text(path, f"no list of ids at {path}").splitlines()
-    ids = [line.strip() for line in lines if line.strip()]
+    ids = [unicodedata.normalize("NFC", line.strip()) for line in lines if line.strip()]
     if not ids:
         raise OrdnetError(f"{path} is empty: expected one id per line")
     return ids

@@ -5,6 +5,7 @@ that every class is in both parts where that is possible (`divide`).
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -119,6 +120,8 @@ class _Folder:
         self.notes: tuple[str, ...] = ()
         if self.images.unreadable:
             self.notes += (f"left out {unreadable_words(self.images.unreadable)} in {root / 'images'}",)
+        if all(re.match(r"\d+[\s:,]", name) for name in self.listed.classes.names):
+            self.notes += (_numbered_note(self.listed),)
         if self.labels.suffix:
             self.notes += (f"labels are named with {self.labels.suffix} after the picture's name",)
         if self.labels.endings == LOSSY_ENDINGS:
@@ -157,6 +160,7 @@ class _Folder:
         present = None
         if len(usable) <= _COUNTED:
             counts, _ = label_counts(self.dataset("train", usable))
+            all_read = bool(counts.any(axis=1).all())  # a label with an error counts as one without pixels
             present = [frozenset(np.flatnonzero(row[:IGNORE]).tolist()) for row in counts]
         parts = divide(usable, _VAL_SHARE, _SEED, present)
         how = (
@@ -180,7 +184,7 @@ class _Folder:
             holders = [sum(class_id in classes for classes in present) for class_id in range(len(names))]
             if single := [name for name, count in zip(names, holders, strict=True) if count == 1]:
                 notes.append(f"in one picture only, and so in one part only: {first_few(single)}")
-            if never := [name for name, count in zip(names, holders, strict=True) if count == 0]:
+            if all_read and (never := [name for name, count in zip(names, holders, strict=True) if count == 0]):
                 notes.append(f"in no label at all: {first_few(never)}")
         return parts, tuple(notes)
 
@@ -221,6 +225,15 @@ def _lossy_note(root: Path, listed: ClassList) -> str:
     return (
         f"labels are JPEG files, whose values are not exact: each pixel gets the class with the nearest {what}. "
         "Edges suffer; PNG labels are better"
+    )
+
+
+def _numbered_note(listed: ClassList) -> str:
+    first = listed.classes.names[0]
+    number, name = re.split(r"[\s:,]+", first, maxsplit=1)
+    return (
+        f"all classes are called by a number and a name, such as {first!r}: if the numbers are the labels' values, "
+        f"write `{name} ={number}` in classes.txt, otherwise the names alone"
     )
 
 

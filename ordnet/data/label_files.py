@@ -33,6 +33,8 @@ _APART = 32
 # Pillow spreads grey values of 2 and 4 bits over 0…255; labels need the stored ones
 _SPREAD = {"L;2": 85, "L;4": 17}
 _STAMP = "ordnet-source"
+_SHOWN = 8
+"""Colours of a picture that an error names."""
 
 
 def read_index(path: str) -> np.ndarray:
@@ -48,9 +50,20 @@ def read_index(path: str) -> np.ndarray:
     if raw.ndim != 2 or raw.dtype.kind not in "uib":
         raise OrdnetError(
             f"{path} is a colour picture ({image.mode}), but a label holds one class index per pixel: save it as an "
-            "8-bit grey or paletted PNG, or read it with folder:PATH and all colours in classes.txt (`road #804080`)"
+            "8-bit grey or paletted PNG, or in the layout of folder:PATH give each class its colour in classes.txt "
+            f"(`road #804080`){_colours_words(raw)}"
         )
     return raw.astype(np.uint8) if raw.dtype == bool else raw // spread if spread > 1 else raw
+
+
+def _colours_words(raw: np.ndarray) -> str:
+    """Some of the colours of a picture (H, W, 3 or 4), the most frequent first."""
+    if raw.ndim != 3 or raw.dtype != np.uint8:
+        return ""
+    step = max(1, max(raw.shape[:2]) // 512)
+    values, counts = np.unique(raw[::step, ::step, :3].reshape(-1, 3), axis=0, return_counts=True)
+    shown = ["#{:02x}{:02x}{:02x}".format(*values[place]) for place in np.argsort(-counts)[:_SHOWN]]
+    return f"; it has {', '.join(shown)}" + (f" and {len(values) - _SHOWN:,} more" if len(values) > _SHOWN else "")
 
 
 def read_colours(path: str, palette: Mapping[Colour, int]) -> np.ndarray:

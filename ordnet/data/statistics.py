@@ -142,7 +142,9 @@ def remarks(dataset: Dataset, pixels: np.ndarray, empty: int) -> list[str]:
         told.append(f"all that counts in {split} is {names[present[0]]!r}: a score there says nothing")
     if present and len(present) < len(names):
         absent = ", ".join(name for class_id, name in enumerate(names) if class_id not in present)
-        told.append(f"never in {split}: {absent}" + (" (no score there)" if split != "train" else ""))
+        told.append(
+            f"never in {split}: {absent}" + (" (no IoU there, or 0 if it is predicted)" if split != "train" else "")
+        )
     if dataset.name == "folder" and present and 0 not in present and dataset.rule.raw_to_class.get(0) == 0:
         told.append(
             f"no label of {split} holds 0, which is {names[0]!r}: if your labels count from 1, write `ignore` as the "
@@ -160,7 +162,8 @@ def size_remark(sides: Sequence[int], crop: int) -> str | None:
         return None
     return (
         f"half of the pictures have a long side of {middle:,} pixels or more, and a training crop of {crop} shows a "
-        f"small part of them; `--set data.long_side={2 * crop}` shrinks them while loading, and later while parsing"
+        f"small part of them; `--set data.long_side={2 * crop}` shrinks them while loading, which makes training "
+        "faster too, and later while parsing"
     )
 
 

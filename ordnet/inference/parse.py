@@ -210,8 +210,8 @@ def record_of(base: Path, files: Sequence[Path]) -> dict[str, Any] | None:
             if not _unfinished(base).exists():
                 refuse_foreign([file for file in files if file.exists() and file.name not in _listed(record, base)])
             return record
-        if record is None and any(Path(f"{base}.{kind}.png").exists() for kind in ("labels", "overlay", "beside")):
-            return None  # damaged, but its results are there
+        if record is None and not path.stat().st_size:
+            return None  # as a power cut leaves files behind: nobody loses anything
         files = [path]
     elif _unfinished(base).exists():
         return None

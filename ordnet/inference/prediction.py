@@ -18,8 +18,8 @@ from ordnet.data.dataset import neighbours
 from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
 from ordnet.data.raster import Raster, is_georeferenced, needs_windows
 from ordnet.data.shards import stamp
-from ordnet.errors import OrdnetError, shown
-from ordnet.files import write_text
+from ordnet.errors import OrdnetError, reason_of_writing, shown
+from ordnet.files import refuse_file, write_text
 from ordnet.inference import parse as results
 from ordnet.inference.coco import is_merged, merged
 from ordnet.inference.maps import map_files, predict_map
@@ -78,23 +78,22 @@ class Prediction:
             raise OrdnetError(f"--save {','.join(save)}: expected some of {', '.join(FORMS)}")
         if "probabilities" in save and options.get("protocol", "whole") != "whole":
             raise OrdnetError("probabilities come from one pass over the picture: leave --protocol at whole")
-        if out.exists() and not out.is_dir():
-            raise OrdnetError(f"--out {out} is a file; give a folder")
+        refuse_file(out)
+        find(model)  # a wrong one is said before pictures are looked for
         # names are given before pictures are shared out: all processes have to agree on them
         self.remarks: list[str] = []
         found = find_pictures(images, results.is_result, self.remarks.append)
         # neighbours may lie in one shard
         self.pictures = [found[place] for place in neighbours(len(found), rank, world)]
-        self.out = out
-        self.save = tuple(save)
+        self.out, self.save = out, tuple(save)
         self._whole = out / "coco.json"
         if "coco" in save:
             refuse_one_name(out, [picture.stem for picture in found])
-        self.strength = strength
-        self.bands, self.stretch, self.tell = bands, stretch, tell
+        self.strength, self.bands, self.stretch, self.tell = strength, bands, stretch, tell
         self.parser, self.settings = _loaded(model, options)
         self.settings["strength"] = strength
         self._own_scale = options.get("long_side") is None  # no other was asked for
+        self.replaced = Counter[str]()  # other models whose results give way to this one's → pictures
 
     def is_done(self, picture: Listed) -> bool:
         """Whether all files exist and were made from this picture, as it is now, with this model and these settings.
@@ -111,7 +110,9 @@ class Prediction:
             raise OrdnetError(
                 f"{picture.path}: {base}.* are results of {made_of}; choose another --out, or --force to replace them"
             )
-        # the model may have moved; its content counts
+        if record.get("model_sha256") != self.settings["model_sha256"]:
+            self.replaced[str(record.get("model"))] += 1
+        # the model may have moved: its content counts
         return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
             file.exists() for file in files
         )
@@ -246,8 +247,7 @@ class VideoPrediction:
         world: int = 1,
         **options: Any,
     ) -> None:
-        if out.exists() and not out.is_dir():
-            raise OrdnetError(f"--out {out} is a file; give a folder")
+        refuse_file(out)
         stems = Counter(stem_of(video) for video in videos)
         if twice := [stem for stem, count in stems.items() if count > 1]:
             raise OrdnetError(f"two videos are called {twice[0]}: give them folders of their own, with a command each")
@@ -313,7 +313,7 @@ def _outcome(picture: Listed, parsed: "Future[Future[None] | None]") -> Outcome:
         if writing is not None:
             writing.result()
     except (OrdnetError, OSError) as error:
-        message, name = shown(str(error)), shown(str(picture.path))
+        message, name = shown(reason_of_writing(error)), shown(str(picture.path))
         return Outcome(picture, failure=message if name in message else f"{name}: {message}")
     return Outcome(picture, skipped=writing is None)
 

@@ -9,6 +9,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def find(name_or_path: str | Path) -> Path:
         return path
     if path.is_dir():
         raise OrdnetError(f"{path} is a folder; give a checkpoint file, such as {path / 'best.safetensors'}")
+    if near := get_close_matches(str(name_or_path), shipped, 1):
+        raise OrdnetError(f"no model {str(name_or_path)!r}: perhaps {near[0]}; shipped are {', '.join(shipped)}")
     names = f"shipped models are {', '.join(shipped)}" if shipped else "there are no shipped models yet"
     raise OrdnetError(f"no model {str(name_or_path)!r}: there is no such checkpoint file, and {names}")
 

@@ -99,6 +99,7 @@ def _add_routes(
     ) -> Any:
         """The result of `work` on the upload when its turn comes; its picture is None where a parse is kept already."""
         end = time.monotonic() + limits.seconds
+        _refuse_unknown(request)
         queue.refuse_if_full()
         upload = await uploads.read(request)
         decoded: list[Picture] = []
@@ -130,13 +131,18 @@ def _add_routes(
         accept: Annotated[str | None, Header(description="application/json or image/png.")] = None,
         labels: Annotated[bool, Query(description="JSON: add the label map.")] = False,
         confidence: Annotated[bool, Query(description="JSON: add the confidence map.")] = False,
-        what: Annotated[Literal["labels", "overlay"], Query(description="PNG: which picture.")] = "labels",
+        what: Annotated[
+            Literal["labels", "overlay"] | None,
+            Query(
+                description="PNG: which picture, labels without it. Given, it asks for a PNG where Accept does not say."
+            ),
+        ] = None,
         strength: Annotated[float, Query(ge=0, le=1, description="PNG: how much an overlay's colours cover.")] = 0.5,
         names: Annotated[bool, Query(description="PNG: write the classes' names on an overlay.")] = True,
         model_name: ModelName = None,
     ) -> Any:
         """Say what every pixel of a picture shows."""
-        kind = wanted(accept)
+        kind = PNG if what and accept in (None, "*/*") else wanted(accept)
         engine, model = chosen(model_name)
 
         def work(upload: Upload, picture: Picture | None, stop: Stop) -> ParseAnswer | bytes:
@@ -145,9 +151,9 @@ def _add_routes(
             parsed = parsed_of(engine, upload, picture, confidence, stop)
             if kind != PNG:
                 return parse_answer(parsed, model, labels, confidence)
-            if what == "labels":
-                return png(Image.fromarray(parsed.parse.labels))
-            return png(parsed.parse.overlay(strength, names))
+            if what == "overlay":
+                return png(parsed.parse.overlay(strength, names))
+            return png(Image.fromarray(parsed.parse.labels))
 
         found = await answer(request, engine, work, confidence)
         return Response(found, media_type=PNG) if isinstance(found, bytes) else found
@@ -167,8 +173,10 @@ def _add_routes(
                 raise Refusal(
                     422, f"The form needs a file in the field {PICTURE!r}, or the key of a parse in 'picture'."
                 )
-            elif (known := engine.known(upload.fields["picture"])) is not None:
+            elif (known := engine.known(key := upload.fields["picture"])) is not None:
                 parsed = known
+            elif other := next((name for name, each in engines.items() if each.knows(key, False)), None):
+                raise Refusal(404, f"That picture was parsed by {other}: ask with ?model={other}, or send it here too.")
             else:
                 raise Refusal(404, f"That picture is not kept any more: send it in the field {PICTURE!r}.")
             return attention_answer(parsed, engine.attend(parsed, x, y, stop))
@@ -217,8 +225,17 @@ def _add_pages(app: FastAPI) -> None:
         return HTMLResponse(documents.page(app.openapi()))
 
 
+def _refuse_unknown(request: Request) -> None:
+    """A parameter that the route does not know is a slip, and would be passed over without a word."""
+    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    if unknown := [name for name in request.query_params if name not in known]:
+        raise Refusal(422, f"There is no parameter {unknown[0]!r:.80}; there are {', '.join(known)}.")
+
+
 def _whole_number(upload: Upload, name: str) -> int:
-    text = upload.fields.get(name, "").strip()
+    if name not in upload.fields:
+        raise Refusal(422, f"The form has no field {name!r}: x and y are pixels of the picture.")
+    text = upload.fields[name].strip()
     if not text.removeprefix("-").isdecimal():
         raise Refusal(422, f"The field {name!r} must be a whole number of pixels, got {text!r}.")
     return int(text)

@@ -102,7 +102,8 @@ class _Form:
         if self._name == PICTURE and self._length > self.limits.bytes:
             raise too_many_bytes(self.limits)
         if self._name != PICTURE and self._length > _FIELD:
-            raise Refusal(422, f"The field {self._name!r} is longer than {_FIELD} bytes.")
+            hint = f" A picture comes in the field {PICTURE!r}."
+            raise Refusal(422, f"The field {self._name!r} is longer than {_FIELD} bytes.{hint}")
 
     def on_end(self) -> None:
         self.complete = True

@@ -14,9 +14,8 @@ from ordnet.config import Settings, override
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.pictures import CREDIT, sample_picture
 from ordnet.data.scene_drawing import SIDE
-from ordnet.errors import OrdnetError
 from ordnet.evaluation.comparison import Comparison, draw
-from ordnet.files import write_atomically, write_text
+from ordnet.files import refuse_file, write_atomically, write_text
 from ordnet.inference.parser import load
 from ordnet.picture import page
 from ordnet.picture.charts import ablation_chart
@@ -47,8 +46,7 @@ _SHOWN = 256
 def demo(out: Path, say: Callable[[str], None], changes: Sequence[str] = ()) -> Path:
     """Run all of it, saying what comes next; returns the page's path. `changes` are settings of the training."""
     settings = override(settings_of("scenes-tiny"), list(changes))
-    if out.exists() and not out.is_dir():
-        raise OrdnetError(f"--out {out} is a file; give a folder")
+    refuse_file(out)
     say(f"1 of 4 · parsing a photo with {MODEL}, the model that comes along")
     photo = _photo(out)
     say("2 of 4 · training on generated scenes: ORDNet beside a network without context (about two minutes)")

@@ -197,6 +197,6 @@ def _refuse_wild(losses: dict[str, float], step: int) -> None:
         return
     shown = ", ".join(f"{name} {value:g}" for name, value in losses.items())
     raise OrdnetError(
-        f"the loss is not finite at step {step} ({shown}); the last good state is kept. "
-        f"Try a lower training.rate, or training.clip, and start again from it with --force --init"
+        f"the loss is not finite at step {step} ({shown}). Start again with a lower training.rate, or training.clip, "
+        "and --force; or, after a finished epoch, with another --out and --init RUN/last.safetensors"
     )

@@ -102,13 +102,28 @@ def run(tmp_path, monkeypatch, capsys):
     def call(words):
         for name, path in stands_for.items():
             words = words.replace(name, str(path))
-        monkeypatch.setattr("sys.argv", ["ordnet", *words.split()])
+        monkeypatch.setattr("sys.argv", ["ordnet", *(word.replace("NOTHING", "") for word in words.split())])
         with pytest.raises(SystemExit) as ended:
             main()
         said = capsys.readouterr()
         return ended.value.code, said.out + said.err, [path.name for path in place.rglob("*")]
 
     return call
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        ("predict outdoor NOTHING --out x", "after outdoor"),
+        ("predict outdoor SAMPLE --out NOTHING", "after --out"),
+        ("train scenes-tiny --out=NOTHING", "--out="),
+        ("evaluate NOTHING --data scenes", "after evaluate"),
+    ],
+)
+def test_an_empty_word_is_never_the_present_folder(run, words, where):
+    code, said, left = run(words)
+    assert code == 1 and f"an empty word {where}: perhaps a variable" in said
+    assert left == []
 
 
 @pytest.mark.parametrize(("words", "expected"), MISTAKES)

@@ -148,9 +148,23 @@ def test_what_is_done_is_skipped_until_something_changes(model, tmp_path):
     assert "1 parsed" in run(model, path, "--out", out).stdout
     photo(path, seed=1)
     assert "1 parsed" in run(model, path, "--out", out).stdout
-    (out / "a.json").write_text("[half a fi")
+    (out / "a.json").write_bytes(b"")  # as a power cut leaves it
     assert "1 parsed" in run(model, path, "--out", out).stdout
     assert "0 parsed, 1 were done" in run(model, path, "--out", out).stdout
+
+
+@pytest.mark.parametrize("content", ['\ufeff{"shapes": []}', "notes of mine", "[half a fi"])
+def test_an_own_record_beside_own_pictures_is_kept(model, tmp_path, content):
+    """A file that cannot be read as a record was not written by `predict`, whatever lies beside it."""
+    path, out = photo(tmp_path / "a.png"), tmp_path / "out"
+    out.mkdir()
+    (out / "a.json").write_text(content, encoding="utf-8")
+    photo(out / "a.overlay.png", seed=2)
+    before = {file: file.read_bytes() for file in out.iterdir()}
+    refused = run(model, path, "--out", out)
+    assert refused.exit_code == 1 and "is in the way" in refused.stderr
+    assert {file: file.read_bytes() for file in out.iterdir()} == before
+    assert "1 parsed" in run(model, path, "--out", out, "--force").stdout
 
 
 def test_another_model_starts_anew(model, tmp_path):
@@ -160,7 +174,18 @@ def test_another_model_starts_anew(model, tmp_path):
     moved.write_bytes(Path(model).read_bytes())
     assert "1 were done" in run(moved, path, "--out", out).stdout
     checkpoint.save(moved, ordnet.build("mr", classes=3, backbone="tiny"), NAMES, ((0, 0, 0),) * 3)
-    assert "1 parsed" in run(moved, path, "--out", out).stdout
+    assert f"1 parsed, 1 in place of {model}'s" in run(moved, path, "--out", out).stdout
+
+
+def test_model_and_picture_in_the_wrong_order(model, tmp_path):
+    refused = run(photo(tmp_path / "a.png"), model, "--out", tmp_path / "out")
+    assert "is a picture: the model comes first" in str(refused.exception)
+
+
+def test_videos_take_no_save(model, tmp_path):
+    (tmp_path / "a.mp4").touch()
+    refused = run(model, tmp_path / "a.mp4", "--out", tmp_path / "out", "--save", "labels")
+    assert "--label-frames" in str(refused.exception)
 
 
 def test_results_of_another_picture_are_not_overwritten(model, tmp_path):

@@ -101,7 +101,7 @@ def test_what_cannot_be_divided_is_said(tmp_path):
     assert any("in no label at all: never" in note for note in notes_of(dataset))
     (remark, absent) = quick_check(dataset)
     assert "all that counts in val is 'ground'" in remark
-    assert absent == "never in val: thing, never (no score there)"
+    assert absent == "never in val: thing, never (no IoU there, or 0 if it is predicted)"
     assert any("thing" in name for name in [open_dataset(f"folder:{tmp_path}", "train").classes.names[1]])
 
 
@@ -185,6 +185,33 @@ def test_kept_counts_are_of_one_palette(tmp_path, monkeypatch):
         (tmp_path / "own" / "classes.txt").write_text(lines)
         found.append(class_weights(Spread(open_dataset(f"folder:{tmp_path / 'own'}", "train"), 1)))
     assert found[0][0] < found[0][1] and found[0] == found[1][::-1]
+
+
+def test_names_in_two_and_in_one_character(tmp_path):
+    """Macs write "ü" as "u" and a mark; pictures and labels from two computers belong together all the same."""
+    labels = {"\u00fc1": np.zeros((4, 4), np.uint8), "\u00fc2": np.ones((4, 4), np.uint8)}
+    spec = write(tmp_path, labels, ("ground", "thing"))
+    for file in (tmp_path / "labels").iterdir():
+        file.rename(file.with_name(file.name.replace("\u00fc", "u\u0308")))
+    assert sorted(open_dataset(spec, "train").ids) + sorted(open_dataset(spec, "val").ids)
+    (tmp_path / "train.txt").write_text("u\u03081\n", encoding="utf-8")
+    (tmp_path / "val.txt").write_text("\u00fc2\n", encoding="utf-8")
+    assert [*open_dataset(spec, "train").ids, *open_dataset(spec, "val").ids] == ["\u00fc1", "\u00fc2"]
+
+
+def test_numbered_names_are_remarked_upon(tmp_path):
+    labels = {name: np.uint8([[0, 1]]) for name in "ab"}
+    notes = notes_of(open_dataset(write(tmp_path, labels, ("0 ground", "1 thing")), "train"))
+    assert any("write `ground =0` in classes.txt" in note for note in notes)
+    assert not any("a number and a name" in note for note in notes_of(open_dataset(
+        write(tmp_path / "other", labels, ("2 ground", "thing")), "train"
+    )))  # fmt: skip
+
+
+def test_what_a_damaged_label_holds_is_not_said_to_be_missing(tmp_path):
+    labels = {name: np.uint8([[0, 1, 7]]) for name in "ab"}  # 7 is no class
+    notes = notes_of(open_dataset(write(tmp_path, labels, ("ground", "thing")), "train"))
+    assert not any("in no label at all" in note for note in notes)
 
 
 def test_class_weights(tmp_path):

@@ -100,6 +100,15 @@ def test_overlay(client, parser, strength, names):
     np.testing.assert_array_equal(decoded(answer.content), np.asarray(parser(array).overlay(strength, names)))
 
 
+def test_an_overlay_that_is_asked_for_is_a_picture(client, parser):
+    """`curl …?what=overlay` says nothing of what it accepts."""
+    array = pixels(90, 120)
+    answer = client.post("/v1/parse?what=overlay", headers={"Accept": "*/*"}, **upload(encoded(array)))
+    np.testing.assert_array_equal(decoded(answer.content), np.asarray(parser(array).overlay()))
+    headers = {"Accept": "application/json"}
+    assert client.post("/v1/parse?what=overlay", headers=headers, **upload(encoded(array))).json()["classes"]
+
+
 @pytest.mark.parametrize(
     ("accept", "kind"),
     [
@@ -169,6 +178,8 @@ def test_attention_of_a_picture_that_is_not_kept(client):
     answer = client.post("/v1/attention", **upload(picture="0" * 64, x=1, y=1))
     assert answer.status_code == 404 and "send it" in answer.json()["error"]
     assert client.post("/v1/attention", **upload(x=1, y=1)).status_code == 422
+    lacking = client.post("/v1/attention", **upload(encoded(pixels()), x=1))
+    assert lacking.status_code == 422 and "no field 'y'" in lacking.json()["error"]
 
 
 def test_several_models_answer_by_name(model, parser, tmp_path):
@@ -185,6 +196,9 @@ def test_several_models_answer_by_name(model, parser, tmp_path):
             np.testing.assert_array_equal(decoded(base64.b64decode(answer["labels"])), own(array).labels)
             shown = client.post("/v1/attention", params=params, **upload(picture=answer["picture"], x=5, y=6)).json()
             assert (shown["middle"] is None) == (own is not parser)  # the second has the long range alone
+        key = client.post("/v1/parse", **upload(encoded(pixels(33, 44)))).json()["picture"]
+        elsewhere = client.post("/v1/attention", params=named, **upload(picture=key, x=5, y=6))
+        assert elsewhere.status_code == 404 and f"?model={model}" in elsewhere.json()["error"]
         refused = client.post("/v1/parse", params={"model": "none"}, **upload(encoded(array)))
         assert refused.status_code == 422 and "there are" in refused.json()["error"]
 
@@ -268,6 +282,8 @@ BOUNDARY = {"Content-Type": "multipart/form-data; boundary=b"}
         ({"content": b"", "headers": BOUNDARY}, 422, "cut off"),
         ({**upload(encoded(pixels())), "params": {"strength": 2}}, 422, "strength"),
         ({**upload(encoded(pixels())), "params": {"what": "soup"}}, 422, "what"),
+        ({**upload(encoded(pixels())), "params": {"lables": "true"}}, 422, "'lables'; there are labels, confidence"),
+        (upload(picture="x" * 300), 422, "comes in the field 'image'"),
         ({**upload(encoded(pixels())), "headers": {"Accept": "text/html"}}, 406, "application/json"),
     ],
 )
