@@ -116,6 +116,9 @@ class TrainingConfig(Section):
     epochs: int = Field(default=50, gt=0)
     batch_size: int = Field(default=16, gt=0)
     """Over all processes and accumulation steps."""
+    least_steps: int = Field(default=0, ge=0)
+    """An epoch has at least so many steps where batches of 4 allow it: of few pictures a batch takes fewer. The rate
+    stays that of `batch_size`."""
     micro_batch: int | None = Field(default=None, gt=0)
     """Samples per process that go through the network at once; by default the process's whole share of the batch."""
     crop: int = Field(default=480, gt=0, le=LONGEST_SIDE)

@@ -231,8 +231,9 @@ def folder_default() -> Recipe:
                 gate_logits="standard", logit_scale="root", start="identity",
             ),
             training=TrainingConfig(
-                epochs=30, batch_size=8, crop=256, optimizer="adamw", rate=0.0005, head_rate=8.0, block_rate=0.1,
-                weight_decay=0.01, loss_at="sample", class_weights="auto", class_weights_fade=0.7, freeze_stages=1,
+                epochs=30, batch_size=8, least_steps=20, crop=256, optimizer="adamw", rate=0.0005, head_rate=8.0,
+                block_rate=0.1, weight_decay=0.01, loss_at="sample", class_weights="auto", class_weights_fade=0.7,
+                freeze_stages=1,
             ),
         ),
         "folder:PATH",
@@ -292,12 +293,8 @@ def street() -> Recipe:
         data={"jitter": 0.4, "split": "trainval", "scale": (0.8, 2.5)},
         training={"epochs": 44, "crop": 352, "ema": 0.998, "rate": 0.001, "head_rate": 4.0, "freeze_stages": 0},
     )  # fmt: skip
-    return replace(
-        recipe,
-        ours="0.6714 mIoU, 0.9108 pixAcc (test, whole, as float16)",
-        data="camvid:PATH",
-        cost="80 minutes on one core",
-    )
+    scores = "0.6714 mIoU, 0.9108 pixAcc (test, whole, as float16)"
+    return replace(recipe, ours=scores, data="camvid:PATH", cost="80 minutes on one core")
 
 
 def cityscapes_mobilenet() -> Recipe:
@@ -305,7 +302,7 @@ def cityscapes_mobilenet() -> Recipe:
         folder_default(), "cityscapes-mobilenet", "Cityscapes, 19 classes, MobileNetV2",
         data={"jitter": 0.4}, training={"epochs": 120, "crop": 768, "ema": 0.998},
     )  # fmt: skip
-    return replace(recipe, data="cityscapes:PATH")
+    return replace(recipe, ours=NOT_MEASURED, data="cityscapes:PATH")
 
 
 SINGLE: list[Callable[[], Recipe]] = [

@@ -41,7 +41,7 @@ from ordnet.model.weights import WeightFile, torchvision_names
 from ordnet.training.environment import keep_memory
 from ordnet.training.loss import faded
 from ordnet.training.monitor import SAMPLES, watch
-from ordnet.training.prepare import given_or_counted, trained_at
+from ordnet.training.prepare import batch_of, given_or_counted, trained_at
 from ordnet.training.start import Averaged, frozen_stages, learning_mode
 from ordnet.training.step import Trainee, make_optimizer, set_rate, take_step
 
@@ -108,9 +108,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     few = Spread(test_set, LOOKED_AT)
     batches = Batches(
         train_set, data.model_copy(update={"workers": 0}),
-        crop=training.crop, batch_size=training.batch_size, seed=cell.seed,
+        crop=training.crop, batch_size=batch_of(cell.settings, train_set), seed=cell.seed,
     )  # fmt: skip
-    training = training.model_copy(update={"class_weights": given_or_counted(cell.settings, train_set)})
+    fitted = {"class_weights": given_or_counted(cell.settings, train_set), "batch_size": batches.size}
     known = trained_at(long_sides(train_set), data)
     net: Any = make_network(cell.contestant, cell.settings, len(train_set.classes), cell.seed)
     if training.channels_last:
@@ -118,6 +118,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     averaged = Averaged(net, training.ema) if training.ema else None
     frozen = frozen_stages(net, cell.settings)
     optimizer, model, accelerator = make_optimizer(net, training), Trainee(net), Accelerator(cpu=True)
+    training = training.model_copy(update=fitted)
 
     spent, step, looks = 0.0, 0, [part * cell.seconds for part in LOOKS]
     curve: list[dict[str, Any]] = []

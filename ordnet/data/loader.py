@@ -87,7 +87,7 @@ class Batches:
                 f"{dataset.name} has {self.count} samples in its {dataset.split} split{limited}, fewer than one batch "
                 f"of {batch_size}: use a smaller training.batch_size{such}"
             )
-        self.steps = self.count // batch_size
+        self.size, self.steps = batch_size, self.count // batch_size
         self.broken: Counter[str] = Counter()
         """With skip_broken: what was wrong with the samples that others replaced → how often."""
         self._shares = _Shares(self.count, batch_size, seed, rank, world, starts_of(dataset))

@@ -36,6 +36,8 @@ from ordnet.training.state import RunProgress, check_fingerprint, fingerprint
 from ordnet.training.step import Trainee, make_optimizer, poly
 
 _WORKERS_PER_CORE = 4
+_LEAST_BATCH = 4
+"""Batch norms need a few pictures."""
 ABOUT = ("epoch", "data", "split", "protocol", "images", "miou", "miou_classes", "absent_classes", "pixel_accuracy",
          "per_class_iou", "miou_by_range")  # fmt: skip
 """The parts of an epoch's record that a checkpoint carries."""
@@ -70,8 +72,9 @@ class Setup:
 
     @property
     def training(self) -> TrainingConfig:
-        """The settings' section, with the class weights as numbers."""
-        return self.settings.training.model_copy(update={"class_weights": self.class_weights})
+        """The settings' section, with the class weights as numbers, and the size that batches have."""
+        known = {"class_weights": self.class_weights, "batch_size": self.batches.size}
+        return self.settings.training.model_copy(update=known)
 
     @property
     def kept(self) -> Network:
@@ -171,9 +174,14 @@ def prepare(
             display.say(f"going on with other data (--force-data): {difference}")
     batches = Batches(
         train_set, settings.data.model_copy(update={"workers": _workers(settings.data.workers, display)}),
-        crop=training.crop, batch_size=training.batch_size, seed=training.seed,
+        crop=training.crop, batch_size=batch_of(settings, train_set, accelerator.num_processes), seed=training.seed,
         rank=accelerator.process_index, world=accelerator.num_processes,
     )  # fmt: skip
+    if batches.size < training.batch_size:
+        display.say(
+            f"{batches.count} pictures are few: batches of {batches.size} instead of {training.batch_size}, so that an "
+            f"epoch has {batches.steps} steps (training.least_steps)"
+        )
 
     # a resumed run keeps the weights that it began with
     weights = given_or_counted(settings, train_set) if found is None else _kept_weights(settings, found)
@@ -220,6 +228,20 @@ def prepare(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, frozen, averaged, trainee,
         optimizer, progress, weights, trained_at(sides, settings.data), data,
     )  # fmt: skip
+
+
+def batch_of(settings: Settings, train_set: Dataset, processes: int = 1) -> int:
+    """The pictures of one step: `batch_size`, or fewer where an epoch would have less than `least_steps` steps."""
+    training, pictures = settings.training, _used(settings, train_set)
+    if not training.least_steps:
+        return training.batch_size
+    size = min(training.batch_size, max(_LEAST_BATCH, pictures // training.least_steps), pictures)
+    return max(1, size // processes) * processes
+
+
+def _used(settings: Settings, train_set: Dataset) -> int:
+    """How many of the pictures are trained on."""
+    return min(len(train_set.ids), settings.data.limit or len(train_set.ids))
 
 
 def trained_at(sides: Sequence[int], data: DataConfig) -> KnownSize:
@@ -294,7 +316,7 @@ def given_or_counted(settings: Settings, train_set: Dataset) -> tuple[float, ...
     """The class weights as numbers: those of the settings, or what `auto` counts in the pictures that are used."""
     if settings.training.class_weights != "auto":
         return class_weights_of(settings.training)
-    used = min(len(train_set.ids), settings.data.limit or len(train_set.ids))
+    used = _used(settings, train_set)
     return class_weights(Spread(train_set, used, used))
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from ordnet.model.build import build_from
 from ordnet.training import state as states
 from ordnet.training.loop import train_with
 from ordnet.training.monitor import Display
+from ordnet.training.prepare import batch_of
 from ordnet.training.start import Averaged, widths_of
 from ordnet.training.step import make_optimizer
 from tests.small_data import CLASSES, small_settings, write_folder
@@ -355,6 +357,28 @@ def test_a_few_pictures_are_evaluated(tmp_path):
     assert "3, evenly spread (evaluation.limit), split val" in html
     spread = Spread(open_dataset(f"folder:{folder}", "val"), 3)
     assert list(spread.ids) == ["012", "016", "020"]
+
+
+@pytest.mark.parametrize(
+    ("pictures", "limit", "processes", "size"),
+    [(12, None, 1, 4), (100, None, 1, 5), (100, None, 2, 4), (100, 40, 1, 4), (1000, None, 1, 8), (3, None, 1, 3)],
+)
+def test_few_pictures_make_small_batches(folder, pictures, limit, processes, size):
+    settings = small_settings(
+        folder, "training.batch_size=8", "training.least_steps=20", f"data.limit={limit or 'null'}"
+    )
+    few = SimpleNamespace(ids=range(pictures))
+    assert batch_of(settings, few, processes) == size
+    assert batch_of(small_settings(folder, "training.batch_size=8"), few) == 8
+
+
+def test_an_epoch_of_few_pictures_has_more_steps_at_the_same_rate(folder, tmp_path, capsys):
+    words = ("training.batch_size=8", "training.least_steps=20", "training.epochs=1")
+    run = train_with(small_settings(folder, *words), tmp_path / "small")
+    assert "12 pictures are few: batches of 4 instead of 8, so that an epoch has 3 steps" in capsys.readouterr().err
+    equal = ("training.batch_size=4", "training.rate=0.1", "training.epochs=1")  # the rate counts by the batch's size
+    other = train_with(small_settings(folder, *equal), tmp_path / "equal")
+    assert_same_weights(final(run.folder), final(other.folder))
 
 
 def test_automatic_class_weights(folder, tmp_path, capsys):
