@@ -124,6 +124,9 @@ class TrainingConfig(Section):
     crop: int = Field(default=480, gt=0, le=LONGEST_SIDE)
     rate: float = Field(default=0.001, gt=0, le=_FASTEST)
     """Base rate at batch 16; scaled by batch/16."""
+    rate_steps: int = Field(default=0, ge=0)
+    """The steps of the run that the rate is meant for; 0 for a run of any length. A longer run learns more slowly, a
+    shorter one faster, by the root of their ratio, at most twice as fast and at least half as fast."""
     head_rate: float = Field(default=10.0, gt=0, le=_FASTEST)
     """Everything but the backbone learns this many times faster."""
     block_rate: float = Field(default=1.0, gt=0, le=_FASTEST)

@@ -154,7 +154,7 @@ def draw_worth(path: Path, found: dict[str, Scored], data: str) -> None:
     rows = [*names, *(f"regions {size}" for size in SIZES)]
     with chart(path, 3.1 * len(shown) + 2.2, 0.3 * len(rows) + 1.6) as figure:
         figure.suptitle(
-            f"Points lost without a part: IoU by class, recall by size of region ({data} {whole.evaluation.split})"
+            f"Change in points without a part: IoU by class, recall by size of region ({data} {whole.evaluation.split})"
         )
         axes = figure.subplots(1, len(shown), squeeze=False, sharex=True, sharey=True)[0]
         for axis, (part, words) in zip(axes, shown.items(), strict=True):

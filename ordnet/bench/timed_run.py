@@ -126,7 +126,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     learning_mode(net, training, frozen)
     while spent < cell.seconds:
         begun = time.process_time()
-        set_rate(optimizer, spent, cell.seconds, training)
+        # how many steps will fit into the time, as far as can be told
+        set_rate(optimizer, spent, cell.seconds, training, steps=step * cell.seconds / spent if spent else 0)
         now = faded(training, spent / cell.seconds)
         parts = take_step(accelerator, model, optimizer, next(stream), now, step)
         step += 1

@@ -33,7 +33,7 @@ from ordnet.training.monitor import Board, Display
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.start import Averaged, frozen_stages, start_network, synchronise_norms
 from ordnet.training.state import RunProgress, check_fingerprint, fingerprint
-from ordnet.training.step import Trainee, make_optimizer, poly
+from ordnet.training.step import Trainee, make_optimizer, pace, poly
 
 _WORKERS_PER_CORE = 4
 _LEAST_BATCH = 4
@@ -327,6 +327,7 @@ def _say_schedule(before: int, settings: Settings, steps: int, progress: RunProg
         return
     done = progress.epoch * steps + progress.step
     then, now = (poly(done, epochs * steps, training.power) for epochs in (before, training.epochs))
+    now *= pace(training.epochs * steps, training) / pace(before * steps, training)
     display.say(
         f"the run goes on to epoch {training.epochs} instead of {before}, with the schedule of {training.epochs} "
         f"epochs: the learning rate is at {now:.0%} of its start now ({then:.0%} in the shorter one), and falls to 0"

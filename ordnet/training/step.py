@@ -81,10 +81,23 @@ def make_optimizer(net: nn.Module, settings: TrainingConfig) -> optim.Optimizer:
     return optim.SGD(groups, momentum=settings.momentum)
 
 
-def set_rate(optimizer: optim.Optimizer, step: float, total: float, settings: TrainingConfig) -> None:
-    """Give every group its rate at `step` (from 0) of `total`, whatever it was before; both may be seconds too."""
+def pace(steps: float, settings: TrainingConfig) -> float:
+    """The factor on the rate of a run of so many steps, by the settings' `rate_steps`."""
+    if not settings.rate_steps or not steps:
+        return 1.0
+    return min(2.0, max(0.5, math.sqrt(settings.rate_steps / steps)))
+
+
+def set_rate(
+    optimizer: optim.Optimizer, step: float, total: float, settings: TrainingConfig, steps: float | None = None
+) -> None:
+    """Give every group its rate at `step` (from 0) of `total`, whatever it was before.
+
+    Both may be seconds too; then `steps` is how many steps the whole run will take.
+    """
+    factor = poly(step, total, settings.power) * pace(total if steps is None else steps, settings)
     for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * poly(step, total, settings.power)
+        group["lr"] = group["initial_lr"] * factor
 
 
 Sample = tuple[Tensor, Tensor]

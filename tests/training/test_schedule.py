@@ -6,7 +6,7 @@ from torch import nn
 
 from ordnet.config import TrainingConfig
 from ordnet.errors import OrdnetError
-from ordnet.training.step import make_optimizer, parameter_groups, poly, set_rate
+from ordnet.training.step import make_optimizer, pace, parameter_groups, poly, set_rate
 
 
 class Net(nn.Module):
@@ -71,6 +71,18 @@ def test_rates_keep_their_proportion_and_survive_resuming():
         set_rate(either, 7, 10, config)
     assert [g["lr"] for g in resumed.param_groups] == [g["lr"] for g in optimizer.param_groups]
     assert resumed.param_groups[0]["lr"] == pytest.approx(0.016 * 0.3**0.9)
+
+
+def test_longer_runs_learn_more_slowly():
+    """By the root of their length, at most twice as fast and at least half as fast as the settings say."""
+    config = TrainingConfig(rate=0.016, rate_steps=700)
+    assert [pace(steps, config) for steps in (2800, 700, 400, 175, 10)] == pytest.approx([0.5, 1, (7 / 4) ** 0.5, 2, 2])
+    assert pace(10**6, config) == 0.5 and pace(0, config) == 1 and pace(10**6, TrainingConfig()) == 1
+    optimizer = make_optimizer(Net(), config)
+    set_rate(optimizer, 0, 2800, config)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.008)
+    set_rate(optimizer, 0, 600, config, steps=175)  # 600 seconds
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.032)
 
 
 def test_one_step_moves_by_the_rate():
