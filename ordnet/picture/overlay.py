@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +116,7 @@ _ALSO = "…"
 def font(size: int, text: str = "") -> Font:
     """A font of this size in pixels that has all letters of `text`."""
     plain = text.replace(_ALSO, "").isascii()
-    return _plain(size) if plain else _wide(size)
+    return _plain(size) if plain else _wide(size, _file_with(text))
 
 
 def shortened(text: str, width: float, size: int) -> str:
@@ -135,11 +134,32 @@ def _plain(size: int) -> Font:
 
 
 @lru_cache(maxsize=16)
-def _wide(size: int) -> Font:
-    """The font that comes with matplotlib: Latin with all its accents, Greek, Cyrillic and more; no Chinese."""
-    import matplotlib
+def _wide(size: int, file: str) -> Font:
+    return ImageFont.truetype(file, size)
 
-    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+
+@lru_cache(maxsize=1024)
+def _file_with(text: str) -> str:
+    """The font that comes with matplotlib, which has Latin with all its accents, Greek, Cyrillic and more; for other
+    letters, such as Chinese ones, a font of this computer that has them, if there is one."""
+    from matplotlib import font_manager
+
+    usual = font_manager.findfont("DejaVu Sans")
+    needed = {ord(letter) for letter in text if not letter.isspace()} - {ord(_ALSO)}
+
+    def lacks(file: str) -> int:
+        try:
+            return len(needed - font_manager.get_font(file).get_charmap().keys())
+        except (OSError, RuntimeError):  # a damaged one
+            return len(needed)
+
+    if not lacks(usual):
+        return usual
+    # one font has a box with a number for every letter there is
+    known = [
+        entry for entry in font_manager.fontManager.ttflist if entry.style == "normal" and "Last" not in entry.name
+    ]
+    return min([usual, *(entry.fname for entry in known)], key=lacks)
 
 
 _CELLS = 200
