@@ -116,7 +116,7 @@ def predict(
             if rank == 0:
                 print(*job.remarks, sep="\n", end="\n" if job.remarks else "", file=sys.stderr)
             failures[f"{len(failed):,} of {len(job.pictures):,} pictures failed"] = failed
-            other = "".join(f", {count:,} in place of {shown(name)}'s" for name, count in job.replaced.items())
+            other = "".join(f", {count:,} in place of results of {shown(name)}" for name, count in job.replaced.items())
             print(f"{done:,} parsed{other}, {skipped:,} were done already → {out}")
             if "coco" in saved and world == 1:
                 print(f"pictures in {out / 'coco.json'}: {job.merge_coco():,}")

@@ -21,6 +21,8 @@ from ordnet.errors import OrdnetError, is_printable, repeated, shown
 from ordnet.files import write_atomically, write_text
 from ordnet.model import hub
 
+_USUAL = "outdoor"
+"""The shipped model that fits most pictures, and whose backbone stands in for ImageNet's."""
 FORMAT = "ordnet-1"
 """The format's name, in the metadata of every checkpoint."""
 Colour = tuple[int, int, int]
@@ -61,9 +63,10 @@ def find(name_or_path: str | Path) -> Path:
 
 
 def shipped_models() -> dict[str, Path]:
-    """Name → checkpoint file of the models that come with the package."""
+    """Name → checkpoint file of the models that come with the package; the first one is taken where none is named."""
     folder = Path(str(files("ordnet"))) / "models"
-    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+    found = sorted(folder.glob("*.safetensors"), key=lambda path: (path.stem != _USUAL, path.stem))
+    return {path.stem: path for path in found}
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,11 @@ def run(*words):
     return result.output
 
 
+def test_outdoor_comes_first():
+    """It answers where no model is named, and its backbone stands in where ImageNet's cannot be had."""
+    assert list(shipped_models()) == ["outdoor", "animals", "street"]
+
+
 def test_every_shipped_model_is_listed_with_its_own_scores():
     shown = run()
     shipped = shipped_models()

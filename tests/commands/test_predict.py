@@ -174,7 +174,7 @@ def test_another_model_starts_anew(model, tmp_path):
     moved.write_bytes(Path(model).read_bytes())
     assert "1 were done" in run(moved, path, "--out", out).stdout
     checkpoint.save(moved, ordnet.build("mr", classes=3, backbone="tiny"), NAMES, ((0, 0, 0),) * 3)
-    assert f"1 parsed, 1 in place of {model}'s" in run(moved, path, "--out", out).stdout
+    assert f"1 parsed, 1 in place of results of {model}" in run(moved, path, "--out", out).stdout
 
 
 def test_model_and_picture_in_the_wrong_order(model, tmp_path):
