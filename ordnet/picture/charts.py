@@ -236,6 +236,14 @@ def accuracy_over_time(path: Path, title: str, lines: Mapping[str, Sequence[Sequ
         axis.legend(fontsize=9)
 
 
+_PLACES = [
+    (offset, side)
+    for height in (4, -12, 16, -24, 28, -36)
+    for offset, side in (((9, height), "left"), ((-9, height), "right"))
+]
+"""Where a name may stand beside its mean, in points, the best place first."""
+
+
 def cost_chart(
     path: Path,
     title: str,
@@ -263,3 +271,23 @@ def cost_chart(
             axis.set_xlim(left=0, right=1.25 * max(values))
             axis.grid(alpha=0.25)
         axes[0].set_ylabel("mIoU")
+        figure.draw_without_rendering()  # places are known once everything has its size
+        for axis in axes:
+            _apart(axis)
+
+
+def _apart(axis: Any) -> None:
+    """Move names that would be written over one another, or over another mean, to where there is room."""
+    from matplotlib.transforms import Bbox
+
+    points = [axis.transData.transform(note.xy) for note in axis.texts]
+    taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in points]
+    for note, own in zip(axis.texts, list(taken), strict=True):
+        others = [box for box in taken if box is not own]
+        for offset, side in _PLACES:
+            note.set_position(offset)
+            note.set_horizontalalignment(side)
+            box = note.get_window_extent()
+            if axis.bbox.x0 < box.x0 and box.x1 < axis.bbox.x1 and not any(box.overlaps(other) for other in others):
+                break
+        taken.append(box)
