@@ -1,5 +1,6 @@
 """Every chart of the package, in one style: training curves, confusions, correlations, benchmarks, ablations."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ordnet.files import write_atomically
+from ordnet.picture.overlay import font_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +58,23 @@ def chart(path: Path, width: float, height: float) -> Iterator["Figure"]:
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(width, height))
         yield figure
-        write_atomically(path, figure.savefig)
+        _take_letters(figure)
+        with warnings.catch_warnings():
+            # a computer may have no font for a letter: it shows as a box, which says enough
+            warnings.filterwarnings("ignore", r"Glyph .* missing", UserWarning)
+            write_atomically(path, figure.savefig)
+
+
+def _take_letters(figure: "Figure") -> None:
+    """Give words that matplotlib's own font has no letters for, such as Chinese ones, a font of this computer."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.text import Text
+
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and not text.get_text().isascii()]
+    if texts:
+        file = font_file("".join(sorted({letter for text in texts for letter in text.get_text()})))
+        for text in texts:
+            text.set_fontfamily(["DejaVu Sans", FontProperties(fname=file).get_name()])
 
 
 def correlation_maps(matrices: Mapping[int, np.ndarray], path: Path, title: str) -> None:

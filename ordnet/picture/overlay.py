@@ -116,7 +116,7 @@ _ALSO = "…"
 def font(size: int, text: str = "") -> Font:
     """A font of this size in pixels that has all letters of `text`."""
     plain = text.replace(_ALSO, "").isascii()
-    return _plain(size) if plain else _wide(size, _file_with(text))
+    return _plain(size) if plain else _wide(size, font_file(text))
 
 
 def shortened(text: str, width: float, size: int) -> str:
@@ -139,7 +139,7 @@ def _wide(size: int, file: str) -> Font:
 
 
 @lru_cache(maxsize=1024)
-def _file_with(text: str) -> str:
+def font_file(text: str) -> str:
     """The font that comes with matplotlib, which has Latin with all its accents, Greek, Cyrillic and more; for other
     letters, such as Chinese ones, a font of this computer that has them, if there is one."""
     from matplotlib import font_manager
