@@ -69,6 +69,24 @@ def test_switching_between_models_parses_the_same_picture_again(tmp_path):
         assert "CC BY 2.0" in page.inner_text("#credit")
 
 
+def test_a_place_stays_chosen_when_the_model_changes(tmp_path):
+    other = tiny_checkpoint(tmp_path / "other.safetensors", "ordnet")
+    with serving("outdoor", str(other)) as running, open_page() as (page, troubles):
+        start(page, running)
+        take_sample(page)
+        page.mouse.click(*over(page, 0.62, 0.55))
+        wait_for_attention(page)
+        place = re.search(r"at x \d+, y \d+", page.inner_text("#attention-text"))[0]
+        page.select_option("#models", str(other))
+        page.wait_for_selector(f'#facts:has-text("{other}")')
+        wait_for_attention(page)
+        assert place in page.inner_text("#attention-text") and page.is_visible("#marker")
+        page.click('[aria-label="Close attention"]')
+        page.select_option("#models", "outdoor")
+        page.wait_for_selector('#facts:has-text("outdoor")')
+        assert not page.is_visible("#attention") and not troubles
+
+
 def test_from_the_sample_to_attention(server):
     with open_page() as (page, troubles):
         start(page, server)

@@ -6,7 +6,7 @@ import * as server from "./server.js";
 import { Stage } from "./stage.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { model: null, parse: null, file: null, work: null, looking: null, warm: false };
+const state = { model: null, parse: null, file: null, work: null, looking: null, place: null, warm: false };
 
 const stage = new Stage({ onPoint: point, onChoose: attend, onNear: warmUp });
 const legend = new Legend($("legend"), document.querySelector('[data-do="all"]'), () =>
@@ -108,7 +108,7 @@ function showWork() {
 }
 
 function show(parse, file, credit) {
-  Object.assign(state, { parse, file, warm: false });
+  Object.assign(state, { parse, file, place: null, warm: false });
   $("empty").hidden = true;
   $("result").hidden = false;
   $("attention").hidden = true;
@@ -152,6 +152,7 @@ async function attend(x, y) {
   state.looking?.abort();
   const looking = (state.looking = new AbortController());
   state.warm = true;
+  state.place = { x, y };
   stage.mark({ x, y });
   const opened = $("attention").hidden;
   $("attention").hidden = false;
@@ -189,6 +190,7 @@ function explained(answer, milliseconds) {
 function closeAttention() {
   $("attention").hidden = true;
   $("maps").replaceChildren();
+  state.place = null;
   stage.mark(null);
 }
 
@@ -253,9 +255,12 @@ document.addEventListener("paste", (event) => {
 $("models").addEventListener("change", async () => {
   server.choose($("models").value);
   state.model = null;
+  const place = state.place;
   try {
     await learnModel();
-    if (state.file) await open(state.file, $("credit").textContent); // the same picture, by the other model
+    if (!state.file) return;
+    await open(state.file, $("credit").textContent); // the same picture, by the other model
+    if (place && state.parse.model === state.model.name) await attend(place.x, place.y); // and the same place
   } catch (problem) {
     trouble(problem);
   }
