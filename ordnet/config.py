@@ -57,6 +57,9 @@ class DataConfig(Section):
     """EncNet's rule: the long side becomes `scale` times this. By default the picture's own size is scaled."""
     jitter: float = Field(default=0.0, ge=0, le=1)
     """Strength of brightness, contrast and saturation changes."""
+    balance: float = Field(default=0.0, ge=0, le=1)
+    """The share of pictures that a class should be seen in: those that hold a rarer one come more often, by the root of
+    what is missing and at most three times as often as others. By default all come alike, once an epoch."""
 
     @field_validator("scale")
     @classmethod

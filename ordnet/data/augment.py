@@ -59,9 +59,10 @@ def fit_long_side(
     return shrunk, cut_label(label, Window(width, height, to_width, to_height, 0, 0, max(to_width, to_height)))
 
 
-def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """The randomness of one sample in one epoch."""
-    return np.random.default_rng((seed, epoch, index))
+def generator(seed: int, epoch: int, index: int, turn: int = 0) -> np.random.Generator:
+    """The randomness of one sample in one epoch; `turn` counts how often the sample came before in that epoch."""
+    # the 1 keeps later turns apart from the other streams that are made of a seed, an epoch and an index
+    return np.random.default_rng((seed, epoch, index, 1, turn) if turn else (seed, epoch, index))
 
 
 def augment(

@@ -1,8 +1,7 @@
 """Batches for training, single pictures for evaluation.
 
-The order of an epoch is a pure function of (seed, epoch), a sample of (seed, epoch, index): the same samples come
-whatever the number of workers and processes, and a run can resume at any step. That holds for shards too: each place in
-the batch reads its own part of the sequence of shuffled shards, and a process has neighbouring places.
+Which samples come when says `order.py`, and a sample is a pure function of its key: the same batches come whatever the
+number of workers and processes, and a run can resume at any step.
 """
 
 import atexit
@@ -12,7 +11,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.util import get_temp_dir
@@ -24,12 +23,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch._C import _remove_worker_pids
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from ordnet.config import DataConfig
 from ordnet.data.augment import augment, fit_long_side, generator
 from ordnet.data.dataset import Dataset as Split
 from ordnet.data.dataset import neighbours, read_pair, starts_of
+from ordnet.data.order import Shares, repeats
 from ordnet.errors import OrdnetError
 
 # torch warns beyond this process's cores; a few more do no harm, and training limits them itself
@@ -90,7 +90,8 @@ class Batches:
         self.size, self.steps = batch_size, self.count // batch_size
         self.broken: Counter[str] = Counter()
         """With skip_broken: what was wrong with the samples that others replaced → how often."""
-        self._shares = _Shares(self.count, batch_size, seed, rank, world, starts_of(dataset))
+        often = repeats(dataset, self.count, settings.balance) if settings.balance else None
+        self._shares = Shares(self.count, batch_size, seed, rank, world, starts_of(dataset), often)
         samples = _Augmented(dataset, settings, crop, seed, self.count)
         self._loader: DataLoader[Any] = DataLoader(
             samples,
@@ -109,16 +110,6 @@ class Batches:
     def close(self) -> None:
         """End the worker processes."""
         _end_workers(self._loader)
-
-
-def order(count: int, seed: int, epoch: int, starts: Sequence[int] = ()) -> np.ndarray:
-    """The indices below `count`, shuffled; of a data set in shards, which begin at `starts`, shard after shard."""
-    # the last number keeps this stream apart from those of the samples
-    rng = np.random.default_rng((seed, epoch, 0, 1))
-    if not starts:
-        return rng.permutation(count)
-    shards = np.split(np.arange(count), [start for start in starts if 0 < start < count])
-    return np.concatenate([rng.permutation(shards[place]) for place in rng.permutation(len(shards))])
 
 
 def fitted_pair(dataset: Split, index: int, long_side: int | None) -> tuple[Image.Image, np.ndarray]:
@@ -166,34 +157,14 @@ class _Failure:
     message: str
 
 
-class _Shares(Sampler[list[tuple[int, int]]]):
-    """Which (epoch, index) samples this process reads at each step. Workers learn the epoch from the sample's key."""
-
-    def __init__(
-        self, count: int, batch_size: int, seed: int, rank: int, world: int, starts: Sequence[int] = ()
-    ) -> None:
-        self.epoch = self.start = 0
-        self._count, self._batch, self._seed, self._starts = count, batch_size, seed, starts
-        share = batch_size // world
-        self._mine = slice(rank * share, (rank + 1) * share)
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        steps = self._count // self._batch
-        indices = order(self._count, self._seed, self.epoch, self._starts)[: steps * self._batch]
-        # shards: place b of the batch goes through the b-th part of the sequence, whichever process has that place
-        batches = indices.reshape(self._batch, steps).T if self._starts else indices.reshape(steps, self._batch)
-        for batch in batches[self.start :]:
-            yield [(self.epoch, int(index)) for index in batch[self._mine]]
-
-
 class _Augmented(Dataset[Any]):
-    """(epoch, index) → augmented image, label, and the messages of broken samples that it replaces."""
+    """(epoch, index, turn) → augmented image, label, and the messages of broken samples that it replaces."""
 
     def __init__(self, dataset: Split, settings: DataConfig, crop: int, seed: int, count: int) -> None:
         self._dataset, self._settings, self._crop, self._seed, self._count = dataset, settings, crop, seed, count
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, list[str]] | _Failure:
-        epoch, index = key
+    def __getitem__(self, key: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, list[str]] | _Failure:
+        epoch, index, turn = key
         broken: list[str] = []
         for attempt in range(_REPLACEMENTS):
             try:
@@ -205,7 +176,7 @@ class _Augmented(Dataset[Any]):
                 # another sample, the same one in every run; attempt + 2 keeps off the streams above
                 index = int(np.random.default_rng((self._seed, epoch, key[1], attempt + 2)).integers(self._count))
                 continue
-            rng = generator(self._seed, epoch, key[1])
+            rng = generator(self._seed, epoch, key[1], turn)
             return *augment(image, label, rng, self._crop, self._settings), broken
         return _Failure(f"{_REPLACEMENTS} broken samples in a row; the last: {broken[-1]}")
 

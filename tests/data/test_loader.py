@@ -14,7 +14,8 @@ from PIL import Image
 from ordnet.bench.training import compare_loaders
 from ordnet.config import DataConfig
 from ordnet.data.labels import Classes, identity_rule
-from ordnet.data.loader import Batches, examples, is_dead_worker, order
+from ordnet.data.loader import Batches, examples, is_dead_worker
+from ordnet.data.order import balancing_repeats, order
 from ordnet.errors import OrdnetError
 from ordnet.model.pixels import MEAN, STD, normalise
 
@@ -101,6 +102,59 @@ def test_processes_share_each_batch():
     whole = seen(batches(Numbered(23)))
     shares = [seen(batches(Numbered(23), rank=rank, world=2)) for rank in (0, 1)]
     assert [left + right for left, right in zip(*shares, strict=True)] == whole
+
+
+def test_rare_classes_are_seen_in_more_pictures():
+    counts = np.zeros((100, 3))
+    counts[:, 0] = 100  # a class that is everywhere
+    counts[:25, 1] = 50  # one in a quarter of the pictures
+    counts[:4, 2] = 50  # one in four pictures
+    counts[50, 2] = 1  # a pixel or two do not make a picture that holds it
+    often = balancing_repeats(counts, 0.5)
+    assert often.mean() == pytest.approx(1) and often[50] == often.min()
+    assert often[4] / often[50] == pytest.approx(np.sqrt(0.5 / 0.25))
+    assert often[0] / often[50] == pytest.approx(3)  # the root asks for 3.5
+    np.testing.assert_allclose(balancing_repeats(counts[:, :1], 0.5), 1)  # nothing is rare
+    np.testing.assert_allclose(balancing_repeats(np.zeros((5, 3)), 0.5), 1)  # labels that could not be read
+
+
+def test_a_balanced_epoch_is_as_long_and_each_sample_comes_as_often_as_it_should():
+    often = balancing_repeats(np.eye(10)[[0] * 30 + [1] * 8 + [2, 2]], 0.5)
+    count = len(often)
+    seen = np.zeros(count)
+    for epoch in range(200):
+        indices = order(count, 3, epoch, often=often)
+        assert len(indices) == count
+        came = np.bincount(indices, minlength=count)
+        assert (np.abs(came - often) < 1).all()  # rounded up or down
+        seen += came
+    np.testing.assert_allclose(seen / 200, often, atol=0.12)
+    assert order(count, 3, 0, often=np.ones(count)).tolist() != list(range(count))
+    assert sorted(order(count, 3, 0, often=np.ones(count))) == list(range(count))
+
+
+def test_samples_that_come_again_look_different_and_runs_resume_among_them():
+    """Class 1 is in two of twelve pictures, which come about twice as often as the others."""
+
+    class Rare(Numbered):
+        def label(self, index):
+            return np.full((6, 8 + index % 3), int(index < 2), np.uint8)
+
+    def keys(epoch, start=0, workers=0, rank=0, world=1):
+        loader = batches(Rare(12), balance=0.9, scale=(0.5, 2.0), jitter=0.9, rank=rank, world=world, workers=workers)
+        return [[image.numpy().tobytes() for image in images] for images, _ in loader.epoch(epoch, start)]
+
+    crops = [crop for epoch in range(6) for step in keys(epoch) for crop in step]
+    assert len(crops) == 72
+    rare = sum(labels.eq(1).any(dim=(1, 2)).sum().item() for epoch in range(6)
+               for _, labels in batches(Rare(12), balance=0.9).epoch(epoch))  # fmt: skip
+    assert rare > 1.5 * 72 * 2 / 12
+    in_epoch = [crop for step in keys(3) for crop in step]
+    assert len(set(in_epoch)) > 8  # the same picture twice in an epoch is not the same crop twice
+    assert keys(2, workers=2) == keys(2)
+    assert keys(2, start=1) == keys(2)[1:]
+    halves = [keys(2, rank=rank, world=2) for rank in (0, 1)]
+    assert [left + right for left, right in zip(*halves, strict=True)] == keys(2)
 
 
 def test_a_limit_takes_the_first_samples():

@@ -19,7 +19,8 @@ from ordnet.config import DataConfig, override
 from ordnet.data import shards as archives
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.check import leaks, scan
-from ordnet.data.loader import Batches, examples, order
+from ordnet.data.loader import Batches, examples
+from ordnet.data.order import order
 from ordnet.data.shards import member, shard_index, stamp
 from ordnet.data.tar import expanded, pictures, shard_pairs, write_shards
 from ordnet.errors import OrdnetError
@@ -83,7 +84,7 @@ def batches(dataset, rank=0, world=1, batch_size=4):
 def read_by(loader, dataset, epoch=0, start=0):
     """The ids of each step."""
     loader._shares.epoch, loader._shares.start = epoch, start
-    return [[dataset.ids[index] for _, index in step] for step in loader._shares]
+    return [[dataset.ids[index] for _, index, _ in step] for step in loader._shares]
 
 
 def shard_of(key):
