@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from ordnet.bench import timed_run
 from ordnet.bench.measure import Measurement, interleaved
-from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, labels_of, make_network, ready_to_parse
+from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, labels_of, make_network, ready_to_parse, weights_from
 from ordnet.config import Settings, override, parse
 from ordnet.data.catalogue import open_dataset, short_name
 from ordnet.data.dataset import Dataset
@@ -63,25 +63,39 @@ def plan(
     return [Cell(name, seed, seconds, split, settings) for seed in range(seeds) for name in names]
 
 
-def compare(cells: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
-    """Run the cells that are missing; returns the figures of all, in order."""
+def compare(cells: Sequence[Cell], out: Path, say: Callable[[str], object] = lambda _: None) -> list[dict[str, Any]]:
+    """Run the cells that are missing; returns the figures of all, in order. `say` is told before the first of them
+    where the backbones' weights come from, and how many cells were run before."""
     settings, split = cells[0].settings, cells[0].split
     # before the first cell: a wrong split, or settings that cannot be built, are refused here
     classes = len(open_dataset(settings.data.name, split).classes)
+    weights = {}
     for name in dict.fromkeys(cell.contestant for cell in cells):
         make_network(name, settings, classes, 0)
-    found = [finished(cell, out) for cell in cells]
+        weights[name] = weights_from(name, settings)
+    for origin in dict.fromkeys(each["origin"] for each in weights.values()):
+        say(str(origin))
+    found = [finished(cell, out, weights[cell.contestant]) for cell in cells]
+    if kept := [figures for figures in found if figures is not None]:
+        say(_run_before(kept))
     for number, cell in enumerate(cells):
         if found[number] is None:
             what = f"{cell.contestant}, seed {cell.seed}, {cell.seconds:g} s of CPU time"
             print(f"cell {number + 1} of {len(cells)}: {what}", file=sys.stderr)
             _run(cell, out)
-            found[number] = finished(cell, out)
+            found[number] = finished(cell, out, weights[cell.contestant])
     return [figures for figures in found if figures is not None]
 
 
-def finished(cell: Cell, out: Path) -> dict[str, Any] | None:
-    """A cell's figures if it has been run; one that was run with other settings is an error, not taken for this one."""
+def _run_before(kept: Sequence[dict[str, Any]]) -> str:
+    count, silent = len(kept), sum("weights_from" not in figures for figures in kept)
+    words = "1 cell was run before" if count == 1 else f"{count} cells were run before"
+    return words + (f"; {silent} of them: with which weights was not noted then" if silent else "")
+
+
+def finished(cell: Cell, out: Path, weights: dict[str, str | None]) -> dict[str, Any] | None:
+    """A cell's figures if it has been run; one that was run with other settings, or did not start from these
+    `weights`, is an error, not taken for this one."""
     path = _path(cell, out)
     try:
         figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -94,6 +108,12 @@ def finished(cell: Cell, out: Path) -> dict[str, Any] | None:
     kept = {**figures, "settings": parse(figures.get("settings", {}), str(path))}
     if other := [key for key, value in asked.items() if kept.get(key) != value]:
         raise OrdnetError(f"{path} was run with other {' and '.join(other)}; choose another --out")
+    # cells of older versions say nothing of their weights; the file counts, wherever it came from
+    started = figures.get("weights_from", weights)
+    if started["sha256"] != weights["sha256"]:
+        # of long words the first sentence: what follows is advice
+        then, now = (f"{each['sha256']}, {str(each['origin']).partition('. ')[0]}" for each in (started, weights))
+        raise OrdnetError(f"{path} was run with other weights ({then}; now {now}); choose another --out")
     return figures
 
 
@@ -192,13 +212,14 @@ def remarks(cells: Sequence[Cell], made: Sequence[Measurement]) -> list[str]:
         said.append(
             f"best of ours, {ours.name}, against best of smp, {theirs.name}: {100 * difference:+.1f} points{verdict}"
         )
-    looked = min(LOOKED_AT, len(open_dataset(cells[0].settings.data.name, cells[0].split).ids))
+    pictures = len(open_dataset(cells[0].settings.data.name, cells[0].split).ids)
+    whole = pictures <= LOOKED_AT
+    curves = "" if whole else f"the curves are of {LOOKED_AT} pictures, the table is of the whole split; "
+    said.append(f"{curves}time: one picture, one thread, in turns")
+    unfair = ": smp's might do better with one of their own" if theirs else ""
     said.append(
-        f"the curves are of {looked} pictures, the table is of the whole split; time: one picture, one thread, in turns"
-    )
-    said.append(
-        "all share one recipe, made for our networks: smp's might do better with one of their own. CPU seconds swell "
-        "by some per cent on a busy machine, so equal seconds are not quite equal work"
+        f"all share one recipe, made for our networks{unfair}. CPU seconds swell by some per cent on a busy machine, "
+        f"so equal seconds are not quite equal work"
     )
     return said
 

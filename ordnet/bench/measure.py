@@ -9,15 +9,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ordnet.errors import OrdnetError
 from ordnet.files import write_text
 from ordnet.progress import progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -112,33 +115,122 @@ _COLUMNS = {
     "gflops": ("GFLOPs", lambda v: f"{v:,.1f}"),
     "peak_mb": ("peak MB", lambda v: f"{v:,.0f}"),
 }
+_SCORES = ("mIoU", "mIoU_spread", "pixel_accuracy")
+"""Columns whose numbers are compared digit by digit, so that all have as many."""
 
 
 def show(title: str, rows: list[Measurement], json_path: Path | None) -> None:
-    from rich.table import Table
-
     from ordnet.progress import plain_console
 
-    table = Table(title=title, title_justify="left")
-    table.add_column("method")
     columns = [key for key in _COLUMNS if any(getattr(row, key) is not None for row in rows)]
     extras = list(dict.fromkeys(key for row in rows for key in row.extra))
-    for key in columns:
-        table.add_column(_COLUMNS[key][0], justify="right")
-    for key in extras:
-        table.add_column(key.replace("_", " "), justify="right")
+    headings = ["method", *(_COLUMNS[key][0] for key in columns), *(key.replace("_", " ") for key in extras)]
+    shown = []
     for row in rows:
         cells = [_COLUMNS[key][1](getattr(row, key)) if getattr(row, key) is not None else "–" for key in columns]
-        table.add_row(row.name, *cells, *(_cell(row.extra.get(key)) for key in extras))
-    plain_console(pipe_width=160).print(table)
+        shown.append([row.name, *cells, *(_cell(key, row.extra.get(key)) for key in extras)])
+    print_table(plain_console(pipe_width=160), title, headings, shown)
     if json_path:
         write_text(json_path, json.dumps([row.plain() for row in rows], indent=1) + "\n")
 
 
-def _cell(value: Any) -> str:
+def _cell(key: str, value: Any) -> str:
     if value is None:
         return "–"
+    if key in _SCORES:
+        return f"{value:.4f}"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+_TEXT = 26
+"""A cell of several words may be broken into lines of this length."""
+
+
+def print_table(
+    console: "Console",
+    title: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    keys: int = 1,
+    left: Sequence[str] = (),
+    sections: Sequence[int] = (),
+) -> None:
+    """A table of which no name and no figure is ever cut, however narrow the console is.
+
+    Where it does not fit, headings are broken between words, and cells after commas. Where that is not enough, its
+    columns go into several tables, each with the first `keys` columns, which say what a row is; and where not even one
+    column fits beside those, every row is printed as a list. `left` are headings of columns of words, `sections` the
+    rows with a line above.
+    """
+    from rich.table import Table
+
+    layouts = [_layout(headings, rows, keys, console.width, longest) for longest in (None, _TEXT, 0)]
+    heads, cells, blocks = min(layouts, key=lambda layout: len(layout[2]) or len(headings))
+    if not blocks:
+        console.print(title, soft_wrap=True)
+        for row in rows:
+            console.print(", ".join(row[:keys]), soft_wrap=True)
+            for heading, cell in zip(headings[keys:], row[keys:], strict=True):
+                console.print(f"  {heading}: {cell.strip()}", soft_wrap=True)
+    for block in blocks:
+        table = Table(title=title if block is blocks[0] else None, title_justify="left")
+        for place in block:
+            words = place < keys or headings[place] in left
+            table.add_column(heads[place], justify="left" if words else "right", no_wrap=True)
+        for number, row in enumerate(cells):
+            if number in sections:
+                table.add_section()
+            table.add_row(*(row[place] for place in block))
+        console.print(table)
+
+
+def _layout(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], keys: int, room: int, longest: int | None
+) -> tuple[list[str], list[list[str]], list[list[int]]]:
+    """Headings and cells, cells of several words in lines of up to `longest` (None: all in one line each), and which
+    columns stand in which table; no tables at all where one column beside the keys is already too wide."""
+    heads, cells = list(headings), [list(row) for row in rows]
+    if longest is not None:
+        cells = [[_broken(cell, ", ", longest) for cell in row] for row in cells]
+        words = [_broken(heading, " ", 0) for heading in headings]
+        # as few lines as the figures below leave room for
+        heads = [_broken(heading, " ", width) for heading, width in zip(headings, _widths(words, cells), strict=True)]
+    widths, blocks = _widths(heads, cells), [list(range(keys))]
+    if any(_table_width([*widths[:keys], width]) > room for width in widths[keys:]):
+        return heads, cells, []
+    for place in range(keys, len(widths)):
+        if _table_width([widths[column] for column in (*blocks[-1], place)]) > room:
+            blocks.append(list(range(keys)))
+        blocks[-1].append(place)
+    return heads, cells, blocks
+
+
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    from rich.cells import cell_len
+
+    columns = zip(heads, *cells, strict=True)
+    return [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    """Of a table with these columns: a space on both sides of each, and lines between and around."""
+    return sum(width + 3 for width in widths) + 1
+
+
+def _broken(text: str, between: str, width: int) -> str:
+    """The text in lines of up to `width` where it can be broken so; pieces without `between` stay whole."""
+    from rich.cells import cell_len
+
+    first, *others = text.split(between)
+    lines = [first]
+    for piece in others:
+        longer = f"{lines[-1]}{between}{piece}"
+        if cell_len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines[-1] += between.rstrip()
+            lines.append(piece)
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

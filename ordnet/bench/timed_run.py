@@ -7,6 +7,7 @@ The networks of segmentation_models_pytorch (extra `smp`) are trained and tested
 layers and defaults; encoder weights come from the file that our backbones take.
 """
 
+import hashlib
 import importlib
 import json
 import os
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from ordnet.config import BLOCK_SETTINGS, OMNI_RANGE, Settings, parse
+from ordnet.config import BLOCK_SETTINGS, OMNI_RANGE, ModelConfig, Settings, parse
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset, Spread
 from ordnet.data.loader import Batch, Batches, examples
@@ -84,6 +85,11 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
             )
         file, _ = chosen_weights(settings.model.weights, settings.model.backbone)
         return SmpNetwork(contestant, classes, file)
+    return build_from(_model_of(contestant, settings), classes)
+
+
+def _model_of(contestant: str, settings: Settings) -> ModelConfig:
+    """The recipe's model with what one of our contestants changes in it."""
     changes = dict(OURS[contestant])
     if changes["decoder"] == "fine" and settings.model.decoder != "plain":
         del changes["decoder"]  # the recipe's own way to a quarter of the picture's size
@@ -91,7 +97,20 @@ def make_network(contestant: str, settings: Settings, classes: int, seed: int) -
         changes["backbone"] = settings.model.backbone.removesuffix("_full")
     if changes["variant"] not in OMNI_RANGE:
         changes |= dict.fromkeys(BLOCK_SETTINGS)  # a network without a block takes none of its settings
-    return build_from(settings.model.model_copy(update=changes), classes)
+    return settings.model.model_copy(update=changes)
+
+
+def weights_from(contestant: str, settings: Settings) -> dict[str, str | None]:
+    """Words on where the weights of a contestant's backbone come from, and the beginning of their file's sha256.
+
+    "imagenet" alone does not say: what can be had under that name differs from one computer and day to another.
+    """
+    model = settings.model if contestant in NETWORKS else _model_of(contestant, settings)
+    file, origin = chosen_weights(model.weights, model.backbone)
+    if file is None:
+        return {"origin": origin or "backbones start at random", "sha256": None}
+    digest = hashlib.sha256(file.path.read_bytes()).hexdigest()[:12]
+    return {"origin": origin or f"weights: {file.path}", "sha256": digest}
 
 
 def ready_to_parse(net: nn.Module) -> nn.Module:
@@ -104,6 +123,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     torch.set_num_threads(1)
     keep_memory()
     data, training = cell.settings.data, cell.settings.training.model_copy(update={"seed": cell.seed})
+    weights = weights_from(cell.contestant, cell.settings)
     train_set, test_set = open_dataset(data.name, data.split), open_dataset(data.name, cell.split)
     few = Spread(test_set, LOOKED_AT)
     batches = Batches(
@@ -141,9 +161,9 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     curve.append(_point(kept, few, known, spent, step, parts["loss"]))
     scored, cpu = test(kept, test_set, known)
     return {
-        **cell.plain(), **scored.figures(), "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids),
-        "cpu_ms": 1000 * cpu, "parameters": sum(p.numel() for p in net.parameters()),
-        "vitals": vitals(kept, few, known),
+        **cell.plain(), "weights_from": weights, **scored.figures(),
+        "steps": step, "spent": spent, "curve": curve, "looked_at": len(few.ids), "cpu_ms": 1000 * cpu,
+        "parameters": sum(p.numel() for p in net.parameters()), "vitals": vitals(kept, few, known),
     }  # fmt: skip
 
 

@@ -6,9 +6,11 @@ Nothing heavy is imported before a command runs: `ordnet --help` must answer at 
 import os
 import sys
 from io import TextIOWrapper
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import ordnet
 from ordnet.commands import bench, data, models
@@ -16,10 +18,27 @@ from ordnet.commands.evaluate import compare, evaluate, submit
 from ordnet.commands.models import export, recipes
 from ordnet.commands.predict import explain, predict, serve
 from ordnet.commands.train import ablate, demo, train
-from ordnet.errors import OrdnetError, shown
+from ordnet.errors import OrdnetError, reason, shown
+from ordnet.files import CannotWrite, cannot_write
 
 OUT_OF_MEMORY = ("out of memory", "allocate memory")
 """Words in torch's errors about a full GPU and a full main memory; the latter has no error class of its own."""
+
+
+class Interrupted(OrdnetError):
+    """Ctrl-C. A command that can be continued raises KeyboardInterrupt with words about that."""
+
+    exit_code = 130
+    """As a shell reports SIGINT."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:  # click's type, which typer keeps to itself
+        """Further out typer would turn Ctrl-C into an exit without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Interrupted(str(error) or "interrupted") from None
 
 
 def _say_version(asked: bool) -> None:
@@ -30,6 +49,7 @@ def _say_version(asked: bool) -> None:
 
 app = typer.Typer(
     name="ordnet",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -78,19 +98,21 @@ def main() -> None:
     except OrdnetError as error:
         print(f"ordnet: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("ordnet: interrupted", file=sys.stderr)
-        sys.exit(130)
     except (MemoryError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        if isinstance(error, RuntimeError) and not any(words in reason for words in OUT_OF_MEMORY):
+        said = str(error).partition("\n")[0]
+        if isinstance(error, RuntimeError) and not any(words in said for words in OUT_OF_MEMORY):
             raise
-        print(f"ordnet: not enough memory; a smaller size, crop or batch needs less\n{reason}", file=sys.stderr)
+        print(f"ordnet: not enough memory; a smaller size, crop or batch needs less\n{said}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:  # `ordnet … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as error:  # a full disk, a folder that may not be written
+    except CannotWrite as error:
+        place = str(error.filename)
+        option = next((before for before, word in pairwise(sys.argv) if word == place and before[:2] == "--"), "--out")
+        print(f"ordnet: {shown(cannot_write(place, reason(error), option))}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:  # a full disk
         known = error.filename is not None and error.strerror
         print(f"ordnet: {f'{shown(str(error.filename))}: {error.strerror}' if known else error}", file=sys.stderr)
         sys.exit(1)

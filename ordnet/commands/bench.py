@@ -236,7 +236,8 @@ def accuracy(
     names, left_out = bench.contestants(contestants)
     out = out or Path("runs") / f"accuracy-{short_name(data)}-{split}"
     cells = bench.plan(data, names, seconds, seeds, split, recipe, set_ or [])
-    found = bench.compare(cells, out)
+    # flushed: the first cell may take an hour, and whoever reads a file of this wants to know before
+    found = bench.compare(cells, out, lambda words: print(words, flush=True))
     rows = bench.rows(cells, found)
     show(bench.title(cells), rows, None)
     for remark in [left_out, *bench.remarks(cells, rows)]:

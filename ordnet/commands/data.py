@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ordnet.errors import OrdnetError
-from ordnet.files import write_atomically
+from ordnet.files import check_file, refuse_unwritable, write_atomically
 
 if TYPE_CHECKING:
     from ordnet.data.dataset import Dataset
@@ -59,15 +59,17 @@ def check(
     """
     from ordnet.commands import data_output
     from ordnet.data.check import Problem, leaks, scan
+    from ordnet.data.folder import NoSplit
     from ordnet.progress import progress
 
     if write_split:
         _write_lists(name)
     opened, failed = _open_splits(name, split or ("train", "val", "test"))
     remarks = []
-    if not split and "test" in failed:  # few data sets have one
-        remarks.append(f"test was not checked, and training does not need it: {failed.pop('test')}")
-    problems = [Problem("splits that cannot be opened", message) for message in failed.values()]
+    # few data sets have a test split, and training does not need it; one that is there and broken is another matter
+    if not split and "test" in failed and not isinstance(absent := failed.pop("test"), NoSplit):
+        remarks.append(f"test was not checked, and training does not need it: {absent}")
+    problems = [Problem("splits that cannot be opened", str(error)) for error in failed.values()]
     scans = {}
     with progress() as bar:
         task = bar.add_task("pairs", total=sum(len(dataset.ids) for dataset in opened))
@@ -102,6 +104,7 @@ def stats(name: Name, split: Split = "train", workers: Workers = 2, json: Json =
     from ordnet.data.check import scan, summary
     from ordnet.progress import progress
 
+    _check_json(json)
     dataset = open_dataset(name, split)
     with progress() as bar:
         task = bar.add_task("labels", total=len(dataset.ids))
@@ -138,7 +141,10 @@ def preview(
     dataset = open_dataset(name, split)
     chosen = _choose(dataset, n, 12, seed)
     # a crop larger than the pictures would show mostly padding
-    sheet = data_output.sheet(dataset, chosen, seed, crop or max(32, min(320, *dataset.image(chosen[0]).size)))
+    try:
+        sheet = data_output.sheet(dataset, chosen, seed, crop or max(32, min(320, *dataset.image(chosen[0]).size)))
+    except OrdnetError as error:
+        raise OrdnetError(f"{error}\n`ordnet data check {name}` lists all that is broken") from None
     with data_output.writing(out):
         write_atomically(out, sheet.save)
     typer.echo(f"wrote {out}")
@@ -173,6 +179,7 @@ def correlate(
 
     sides = _sides(patches, context.args)
     _check_picture(out, ("png", "jpg", "jpeg", "webp", "pdf", "svg"))
+    _check_json(json)
     dataset = open_dataset(name, split)
     chosen = _choose(dataset, n, 1000, seed)
     with progress() as bar:
@@ -205,9 +212,10 @@ def shards(
     from ordnet.data.tar import write_shards
     from ordnet.progress import progress
 
+    refuse_unwritable(out)
     opened, failed = _open_splits(name, split or ("train", "val", "test"))
     if failed.keys() - ({"test"} if not split else set()):
-        raise OrdnetError("\n".join(failed.values()))
+        raise OrdnetError("\n".join(map(str, failed.values())))
     with progress() as bar:
         task = bar.add_task("pictures", total=sum(len(dataset.ids) for dataset in opened))
         with writing(out):
@@ -263,6 +271,7 @@ def import_annotations(
         )
     if images is not None and not images.is_dir():
         raise OrdnetError(f"--images {images}: there is no such folder")
+    refuse_unwritable(out)
     with progress() as bar:
         task = bar.add_task("reading annotations", total=1)
         found = _read(source, src, images)
@@ -271,19 +280,19 @@ def import_annotations(
     data_output.imported(written, out, background)
 
 
-def _open_splits(name: str, splits: Sequence[str]) -> tuple[list["Dataset"], dict[str, str]]:
-    """The splits that can be opened, and split → message for the others. One must open."""
+def _open_splits(name: str, splits: Sequence[str]) -> tuple[list["Dataset"], dict[str, OrdnetError]]:
+    """The splits that can be opened, and split → error for the others. One must open."""
     from ordnet.data.catalogue import open_dataset
 
     opened: list[Dataset] = []
-    failed: dict[str, str] = {}
+    failed: dict[str, OrdnetError] = {}
     for part in dict.fromkeys(splits):
         try:
             opened.append(open_dataset(name, part))
         except OrdnetError as error:
-            failed[part] = str(error)
+            failed[part] = error
     if not opened:
-        raise OrdnetError(failed[splits[0]])
+        raise failed[splits[0]]
     return opened, failed
 
 
@@ -309,8 +318,14 @@ def _sides(patches: list[int] | None, extra: list[str]) -> list[int]:
 def _check_picture(path: Path, endings: Sequence[str]) -> None:
     if path.suffix.lower().lstrip(".") not in endings:
         raise OrdnetError(f"--out {path}: expected a file that ends in .{', .'.join(endings)}")
+    refuse_unwritable(path)
     if path.is_dir():
         raise OrdnetError(f"--out {path} is a folder: name a file")
+
+
+def _check_json(path: Path | None) -> None:
+    if path is not None:
+        check_file(path, option="--json")
 
 
 def _read(source: Source, src: Path, images: Path | None) -> "Annotations":

@@ -11,7 +11,7 @@ import typer
 
 from ordnet.commands.predict import LongSide
 from ordnet.errors import OrdnetError, reason
-from ordnet.files import check_file
+from ordnet.files import check_file, refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -45,18 +45,23 @@ def evaluate(
     import json as json_format
 
     from ordnet.data.catalogue import short_name
+    from ordnet.evaluation.evaluate import Broken
     from ordnet.evaluation.evaluate import evaluate as run
     from ordnet.files import write_text
     from ordnet.model.pixels import parse_long_side
 
-    for path, endings in ((json, None), (out, _ENDINGS)):
+    for option, path, endings in (("--json", json, None), ("--out", out, _ENDINGS)):
         if path is not None:
-            check_file(path, endings)
-    with _bar() as progress:
-        evaluation = run(
-            model, data, split, protocol, skip_broken=skip_broken, device=device,
-            long_side=parse_long_side(long_side), without=without, progress=progress,
-        )  # fmt: skip
+            check_file(path, endings, option)
+    try:
+        with _bar() as progress:
+            evaluation = run(
+                model, data, split, protocol, skip_broken=skip_broken, device=device,
+                long_side=parse_long_side(long_side), without=without, progress=progress,
+            )  # fmt: skip
+    except Broken as error:
+        advice = f"`ordnet data check {data}` lists all that is broken; --skip-broken leaves it out"
+        raise OrdnetError(f"{error}\n{advice}") from None
     if os.environ.get("RANK", "0") != "0":  # the first process speaks for all
         return
     figures = evaluation.figures()
@@ -141,6 +146,7 @@ def submit(
     from ordnet.evaluation.submission import submit as run
     from ordnet.progress import progress
 
+    refuse_unwritable(out)
     with progress() as bar:
         task = bar.add_task("pictures", total=None)
         count = run(

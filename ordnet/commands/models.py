@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from numpy import ndarray
     from rich.console import Console
-    from rich.table import Table
 
     from ordnet.inference.onnx.runtime import Calibration
     from ordnet.model.checkpoint import Checkpoint
@@ -202,7 +201,7 @@ def _paper() -> None:
 
     console = plain_console(pipe_width=100)
     for results in RESULTS:
-        console.print(_table(results))
+        _print_results(console, results)
         console.print(results.protocol)
         for row in results.ordnet:
             _print_commands(console, results, row)
@@ -211,27 +210,22 @@ def _paper() -> None:
         console.print(line)
 
 
-def _table(results: "Results") -> "Table":
-    from rich.table import Table
-
+def _print_results(console: "Console", results: "Results") -> None:
+    from ordnet.bench.measure import print_table
     from ordnet.paper import NAMES
     from ordnet.recipes import recipes as known
 
     found = known()
     says_trained = any(row.trained for row in results.rows)
-    table = Table(title=results.title, title_justify="left")
-    for heading in ("method", "backbone", *(["trained on"] if says_trained else [])):
-        table.add_column(heading)
-    for column in results.columns:
-        table.add_column(f"{NAMES[column]} %", justify="right", no_wrap=True)
-    table.add_column("ours")
+    keys = ("method", "backbone", *(["trained on"] if says_trained else []))
+    rows = []
     for row in results.rows:
-        if row == results.ordnet[0]:
-            table.add_section()
         trained = [row.trained or "–"] if says_trained else []
         ours = found[row.recipe].ours if row.recipe else ""
-        table.add_row(row.method, row.backbone or "–", *trained, *_figures(results, row), ours)
-    return table
+        rows.append([row.method, row.backbone or "–", *trained, *_figures(results, row), ours])
+    headings = [*keys, *(f"{NAMES[column]} %" for column in results.columns), "ours"]
+    first = results.rows.index(results.ordnet[0])
+    print_table(console, results.title, headings, rows, len(keys), left=["ours"], sections=[first])
 
 
 def _figures(results: "Results", row: "Row") -> list[str]:
@@ -261,32 +255,34 @@ def _print_commands(console: "Console", results: "Results", row: "Row") -> None:
 
 def _costs(chosen: "list[Recipe]") -> None:
     """What each recipe takes, counted, and the hours that an A100 or several of them would need, estimated."""
+    from ordnet.bench.measure import print_table
     from ordnet.model.flops import COUNTS, GPUS, counted, estimate
     from ordnet.progress import plain_console, progress
 
     a100 = next(gpu for gpu in GPUS if gpu.name == "A100")
-    takes = _columns("counted", "recipe", "pictures", "epochs", "GFLOP/picture", "10¹⁸ in all", "kept MB/picture",
-                     "parameters", "gradients MB")  # fmt: skip
-    hours = _columns("hours on A100s, an estimate", "recipe", *(_count(count, 16) for count in COUNTS))
+    takes, hours = [], []
     with progress() as bar:
         for recipe in bar.track(chosen, description="counting operations"):
             found, epochs = counted(recipe), recipe.settings.training.epochs
-            takes.add_row(
+            takes.append([
                 recipe.name, f"{recipe.pictures:,}", str(epochs), f"{found.operations / 1e9:,.0f}",
                 f"{found.operations * recipe.pictures * epochs / 1e18:,.2f}", f"{found.kept / 1e6:,.0f}",
                 f"{found.parameters / 1e6:.1f} M", f"{4 * found.parameters / 1e6:,.0f}",
-            )  # fmt: skip
-            hours.add_row(recipe.name, *(f"{estimate(recipe, a100, count).hours:,.1f}" for count in COUNTS))
+            ])  # fmt: skip
+            hours.append([recipe.name, *(f"{estimate(recipe, a100, count).hours:,.1f}" for count in COUNTS)])
     console = plain_console(pipe_width=130)
-    console.print(takes)
+    columns = "recipe", "pictures", "epochs", "GFLOP/picture", "10¹⁸ in all", "kept MB/picture", "parameters"
+    print_table(console, "counted", [*columns, "gradients MB"], takes)
     console.print("Operations of forward and backward; kept is what stays in memory between the two, in 32 bits.\n")
-    console.print(hours)
+    counts = [_count(count, 16) for count in COUNTS]
+    print_table(console, "hours on A100s, an estimate", ["recipe", *counts], hours)
     _print_assumptions(console)
     console.print("One recipe on all kinds of GPUs: ordnet recipes NAME --cost")
 
 
 def _cost(recipe: "Recipe") -> None:
     """One recipe on every kind of GPU and every number of them: step by step, and where it waits."""
+    from ordnet.bench.measure import print_table
     from ordnet.model.flops import COUNTS, GPUS, PICTURE, counted, estimate
     from ordnet.progress import plain_console
 
@@ -298,22 +294,21 @@ def _cost(recipe: "Recipe") -> None:
         f"{found.parameters / 1e6:.1f} M parameters, {found.norms} norms",
         soft_wrap=True,
     )
-    table = _columns(
-        "estimated; network, loader, wire and step in milliseconds", "GPUs", "network", "loader", "wire", "step",
-        "pictures/s", "read MB/s", "sent GB/s", "GB each", "hours", "x100", "waits for",
-    )  # fmt: skip
+    title = "estimated; network, loader, wire and step in milliseconds"
+    columns = ("GPUs", "network", "loader", "wire", "step", "pictures/s", "read MB/s", "sent GB/s", "GB each", "hours",
+               "x100", "waits for")  # fmt: skip
+    rows = []
     for gpu in GPUS:
         for count in COUNTS:
             at = estimate(recipe, gpu, count)
             room = " " if at.memory < 0.9 * gpu.memory else "!"
             times = (f"{1000 * seconds:,.1f}" for seconds in (at.network, at.loader, at.wire, at.step))
-            table.add_row(
+            rows.append([
                 f"{gpu.name} x {_count(count, batch)}", *times, f"{at.pictures:,.0f}",
                 f"{at.pictures * PICTURE / 1e6:,.0f}", f"{at.traffic / 1e9:,.1f}", f"{at.memory / 1e9:.1f}{room}",
                 f"{at.hours:,.1f}", f"{estimate(recipe, gpu, count, data=100).hours:,.0f}", at.bottleneck,
-            )  # fmt: skip
-        table.add_section()
-    console.print(table)
+            ])  # fmt: skip
+    print_table(console, title, columns, rows, sections=range(0, len(rows), len(COUNTS)))
     _print_assumptions(console)
     console.print("x100: hours with a hundred times the pictures, for as many epochs.")
     console.print("! more memory than there is: training.micro_batch goes through the same batch in parts.")
@@ -321,16 +316,6 @@ def _cost(recipe: "Recipe") -> None:
 
 def _count(count: int, batch: int) -> str:
     return f"{count} *" if count > batch else str(count)
-
-
-def _columns(title: str, first: str, *others: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    table.add_column(first, no_wrap=True)
-    for heading in others:
-        table.add_column(heading, justify="right")
-    return table
 
 
 def _print_assumptions(console: "Console") -> None:

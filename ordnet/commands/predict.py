@@ -4,13 +4,14 @@ page and an API around models."""
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordnet.errors import OrdnetError, shown
-from ordnet.files import check_file
+from ordnet.errors import OrdnetError, reason, shown
+from ordnet.files import cannot_write, check_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ordnet.inference.prediction import Prediction, VideoPrediction
 
 _SAVED = "overlay,labels,palette"
+_AGAIN = ("the same command", "the same command without --force")
 LongSide = Annotated[
     str | None,
     typer.Option(
@@ -117,7 +119,7 @@ def predict(
                 print(*job.remarks, sep="\n", end="\n" if job.remarks else "", file=sys.stderr)
             failures[f"{len(failed):,} of {len(job.pictures):,} pictures failed"] = failed
             other = "".join(f", {count:,} in place of results of {shown(name)}" for name, count in job.replaced.items())
-            print(f"{done:,} parsed{other}, {skipped:,} were done already → {out}")
+            print(f"{done:,} parsed{other}, {skipped:,} were done already" + (f" → {out}" if done or skipped else ""))
             if "coco" in saved and world == 1:
                 print(f"pictures in {out / 'coco.json'}: {job.merge_coco():,}")
         if videos:
@@ -132,22 +134,26 @@ def predict(
 
 def _film(job: "VideoPrediction", bar: "Progress", force: bool) -> list[str]:
     failed = []
-    for video in job.videos:
+    for done, video in enumerate(job.videos):
         task = bar.add_task(shown(video), total=None)
 
-        def tell(done: int, total: int | None, rate: float, task: "TaskID" = task, video: str = video) -> None:
-            bar.update(task, completed=done, total=total, description=f"{shown(video)}, {rate:.1f} frames/s")
+        def tell(frames: int, total: int | None, rate: float, task: "TaskID" = task, video: str = video) -> None:
+            bar.update(task, completed=frames, total=total, description=f"{shown(video)}, {rate:.1f} frames/s")
 
         try:
             if not force and job.is_done(video):
                 print(f"{shown(video)} was done already → {job.out}")
             else:
                 record = job.run(video, tell)
-                rate = f"{record['frames_per_second']:.1f} a second"
-                print(f"{shown(video)}: {record['frames']:,} frames, {rate} → {job.out}")
+                said = f"{record['frames']:,} frames, {record['frames_per_second']:.1f} a second"
+                print(f"{shown(video)}: {said} → {job.out}")
                 failed += [f"{shown(video)}: {broken}; left out" for broken in record["broken"]]
-        except (OrdnetError, OSError) as error:
-            failed.append(str(error) if shown(video) in str(error) else f"{shown(video)}: {error}")
+        except (OrdnetError, OSError) as error:  # an OSError may name marks and unfinished files, which nobody knows
+            said = str(error) if isinstance(error, OrdnetError) else shown(cannot_write(job.out, reason(error)))
+            failed.append(said if shown(video) in said else f"{shown(video)}: {said}")
+        except KeyboardInterrupt:
+            after = f"interrupted after {done:,} of {len(job.videos):,} videos"
+            raise KeyboardInterrupt(f"{after}; {_AGAIN[force]} continues, {shown(video)} begins anew") from None
         bar.remove_task(task)
     return failed
 
@@ -177,14 +183,16 @@ def _run(job: "Prediction", bar: "Progress", force: bool) -> tuple[int, int, lis
     def tell(picture: "Listed", now: int, total: int) -> None:
         bar.update(tiles, description=shown(picture.path.name), completed=now, total=total, visible=now < total)
 
-    for outcome in job.run(force, tell):
-        bar.update(pictures, description=shown(outcome.picture.path.name), advance=1)
-        if outcome.failure:
-            failed.append(outcome.failure)
-        elif outcome.skipped:
-            skipped += 1
-        else:
-            done += 1
+    try:
+        for outcome in job.run(force, tell):
+            bar.update(pictures, description=shown(outcome.picture.path.name), advance=1)
+            if outcome.failure:
+                failed.append(outcome.failure)
+            skipped += outcome.skipped
+            done += not outcome.skipped and not outcome.failure
+    except KeyboardInterrupt:
+        after = f"interrupted after {done + skipped + len(failed):,} of {len(job.pictures):,} pictures"
+        raise KeyboardInterrupt(f"{after}; {_AGAIN[force]} continues") from None
     return done, skipped, failed
 
 
@@ -225,11 +233,9 @@ def explain(
 
     found = _attentions(model, image, places, device)
     write_atomically(out, attention_figure([attention.row() for attention in found]).save)
-    known = [attention.figures() for attention in found]
-    record = {"model": model, "picture": str(image), "at": known}
+    record = {"model": model, "picture": str(image), "at": (known := [attention.figures() for attention in found])}
     write_text(numbers, json_format.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    for figures in known:
-        print(_line(figures))
+    print(*map(_line, known), sep="\n")
     print(f"wrote {out} and {numbers}")
 
 
@@ -244,17 +250,15 @@ def _is_explanation(file: Path) -> bool:
     """Whether an earlier call wrote it."""
     from ordnet.data.reading import load_json
 
-    try:
-        record = load_json(file)
-    except OrdnetError:
-        return False
-    return isinstance(record, dict) and {"model", "picture", "at"} <= record.keys()
+    with suppress(OrdnetError):
+        return isinstance(record := load_json(file), dict) and {"model", "picture", "at"} <= record.keys()
+    return False
 
 
 def _check(image: Path, out: Path, numbers: Path) -> None:
     """Refuse wrong file names before the network runs."""
-    for path, endings in ((out, _ENDINGS), (numbers, None)):
-        check_file(path, endings)
+    for option, path, endings in (("--out", out, _ENDINGS), ("--json", numbers, None)):
+        check_file(path, endings, option)
         if path.exists() and image.exists() and path.samefile(image):
             raise OrdnetError(f"{path} is the picture itself, which would be lost: name another file")
     if out == numbers:
@@ -334,15 +338,13 @@ def serve(
         raise OrdnetError(f"serving needs {error.name}: pip install 'ordnet[serve]'") from None
     if token is not None and not token.strip():
         raise OrdnetError("the token is empty: give one, or leave --token and ORDNET_TOKEN away")
+    from ordnet.model.card import shipped_models
     from ordnet.serve.guard import Limits
-    from ordnet.serve.run import bound
+    from ordnet.serve.run import bound, run
 
     limits = Limits(
         bytes=round(max_megabytes * 1e6), pixels=round(max_megapixels * 1e6), queue=queue, seconds=timeout,
         keep=round(keep * 1e6), connections=connections, per_address=max(4, connections // 2),
     )  # fmt: skip
     with bound(host, port) as listener:
-        from ordnet.model.card import shipped_models
-        from ordnet.serve.run import run
-
         run(models or list(shipped_models()), listener, limits, token, allowed_host or [])

@@ -45,6 +45,10 @@ _USUAL = {
 """How others name the two folders."""
 
 
+class NoSplit(OrdnetError):
+    """The folder has no such split."""
+
+
 def open_split(path: str | None, split: str) -> FileDataset:
     """One split: that of the list `split`.txt, or a part of the automatic division."""
     root = _find(path)
@@ -56,11 +60,11 @@ def open_split(path: str | None, split: str) -> FileDataset:
         parts, notes = whole.divided()
         ids = parts[split]
     else:
-        there = ", ".join(sorted(file.name for file in root.glob("*.txt") if file.name != "classes.txt")) or "none"
+        there = ", ".join(sorted(file.name for file in root.glob("*.txt") if file.name != "classes.txt"))
+        if not _lists(root):
+            there = f"train and val, which are chosen by themselves{there and ', '}{there}"
         advice = ": write it, or remove the other to have both parts chosen" if split in ("train", "val") else ""
-        raise OrdnetError(
-            f"folder: no list {root / f'{split}.txt'} for the split {split!r}; there are: {there}{advice}"
-        )
+        raise NoSplit(f"folder: no list {root / f'{split}.txt'} for the split {split!r}; there are: {there}{advice}")
     return whole.dataset(split, ids, notes)
 
 

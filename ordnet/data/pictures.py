@@ -45,6 +45,8 @@ UNREADABLE = (
     *(ending for ending in _OPTIONAL if ending not in IMAGE_ENDINGS),
 )
 """Endings of pictures that people have and that cannot be read: they are counted and named, never skipped silently."""
+VIDEO_ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
+"""Videos: a folder's are counted and named too."""
 
 LARGEST = 200_000_000
 """Pixels of the largest picture that is decoded as a whole, 0.6 GB as RGB; ORDNET_MAX_PIXELS sets another number."""
@@ -165,6 +167,8 @@ def opened(
             f"{name} is not a picture that Pillow can read: {known or 'empty, cut off, or in another format'}"
         ) from None
     except Exception as error:  # Pillow's decoders raise whatever they stumble over in broken data
+        if "truncated" in str(error).lower():  # Pillow's word, with a number that says nothing
+            raise OrdnetError(f"{name} is cut off, its end is missing: copy or download it again") from None
         raise OrdnetError(f"{name} cannot be read: {error or type(error).__name__}") from None
 
 
@@ -212,17 +216,9 @@ def _no_limit() -> Iterator[None]:
                 Image.MAX_IMAGE_PIXELS = _limit
 
 
-def _prepare_fork() -> None:
-    _lock.acquire()
-
-
-def _finish_fork() -> None:
-    _lock.release()
-
-
 # a worker that is forked while another thread reads a header would otherwise inherit a lock that nobody releases
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_prepare_fork, after_in_parent=_finish_fork, after_in_child=_finish_fork)
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -267,27 +263,36 @@ def find_pictures(
     by tar:PATH; each once.
 
     Pictures of which `is_result` says that an earlier call made them do not count, unless they are named one by one.
-    `tell` is given a sentence about files in formats that cannot be read, where a folder has some.
+    `tell` is given a sentence about videos and files in formats that cannot be read, where a folder has some.
 
     A file's results are named after it, those of a folder's pictures keep their place in the folder. Where two would
     get one name, both keep their ending, and if that does not tell them apart, their folders.
     """
     names: dict[Path, str] = {}
-    unreadable: Counter[str] = Counter()
+    others: Counter[str] = Counter()
     results = 0
     for word in words:
-        found, named = _expanded(word, unreadable), Path(word).expanduser().is_file()
+        found, named = _expanded(word, others, is_result), Path(word).expanduser().is_file()
         taken = {path: name for path, name in found if named or not is_result(path)}
         results += len(found) - len(taken)
         names = {**names, **taken, **names}  # in order; the first name of a picture counts
-    left_out = f"{unreadable_words(unreadable)} in {', '.join(words)}" if unreadable else ""
+    left_out = list(_left_out(others, ", ".join(words)))
     if not names:
-        advice = f"; found {left_out}" if left_out else ""
+        advice = "".join(f"; found {what}" for what in left_out)
         advice += f"; {results} results of earlier calls do not count" if results else ""
         raise OrdnetError(f"no pictures in {', '.join(words)}; looked for {' '.join(ENDINGS)}{advice}")
-    if left_out:
-        tell(f"left out {left_out}")
+    for what in left_out:
+        tell(f"left out {what}")
     return [Listed(path, stem) for path, stem in _told_apart(names).items()]
+
+
+def _left_out(others: Mapping[str, int], where: str) -> Iterator[str]:
+    """What was found of formats that cannot be read, and of videos."""
+    if unreadable := {ending: count for ending, count in others.items() if ending in UNREADABLE}:
+        yield f"{unreadable_words(unreadable)} in {where}"
+    if videos := sorted(others.keys() - unreadable):
+        count = sum(others[ending] for ending in videos)
+        yield f"{count:,} video{'s' if count > 1 else ''} ({', '.join(videos)}): name videos one by one"
 
 
 def unreadable_words(found: Mapping[str, int]) -> str:
@@ -296,32 +301,25 @@ def unreadable_words(found: Mapping[str, int]) -> str:
     return f"{kinds} (cannot be read here: convert to JPEG or PNG)"
 
 
-def _expanded(word: str, unreadable: Counter[str]) -> list[tuple[Path, str]]:
-    """Absolute paths and names with ending. Files of a folder whose format cannot be read are counted."""
+def _expanded(word: str, others: Counter[str], is_result: Callable[[Path], bool]) -> list[tuple[Path, str]]:
+    """Absolute paths and names with ending. A folder's videos, and files whose format cannot be read, are counted."""
     if word.startswith("tar:"):
         from ordnet.data import tar  # which reads pictures
 
         return [(Path(name).absolute(), f"{key}{Path(name).suffix}") for name, key in tar.pictures(word)]
     path = Path(word).expanduser()
     if path.is_dir():
-        unreadable.update(
-            found.suffix.lower() for found in path.rglob("*") if found.suffix.lower() in UNREADABLE and found.is_file()
-        )
-        return [
-            (found.resolve(), found.relative_to(path).as_posix())
-            for found in sorted(path.rglob("*"))
-            if found.suffix.lower() in ENDINGS and not _hidden(found.relative_to(path)) and found.is_file()
-        ]
+        names = [found.relative_to(path) for found in sorted(path.rglob("*")) if found.is_file()]
+        inside = {name: (path / name, name.suffix.lower()) for name in names if "/." not in f"/{name.as_posix()}"}
+        known = (*UNREADABLE, *VIDEO_ENDINGS)
+        others.update(ending for found, ending in inside.values() if ending in known and not is_result(found))
+        return [(found.resolve(), name.as_posix()) for name, (found, ending) in inside.items() if ending in ENDINGS]
     if path.is_file():  # before patterns: a name may hold brackets
         return [(path.resolve(), path.name)]
     found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 (absolute patterns)
     if not found:
         raise OrdnetError(f"there is no picture, folder or match for {word}")
     return [(match.resolve(), match.name) for match in found if match.is_file()]
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _told_apart(names: dict[Path, str]) -> dict[Path, str]:

@@ -173,7 +173,7 @@ def draw(
     `strength` of the colours goes from 0, the picture alone, to 1, the colours alone. With `gate`, Attn_g of the first
     model that has one is shown beside the picture; all rows share its scale.
     """
-    columns = ["picture", *([f"Attn_g of {comparison.titles[comparison.gated()]}"] if gate else []), "truth"]
+    columns = ["picture", *([f"gate of {comparison.titles[comparison.gated()]}"] if gate else []), "truth"]
     columns += comparison.titles
     cell = cell_size([comparison.dataset.image(index).size for index in chosen], len(columns))
     rows = []

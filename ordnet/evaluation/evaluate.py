@@ -6,7 +6,7 @@ through the pictures one by one; `BestAndWorst` can keep a few of them on the wa
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,9 @@ from PIL import Image
 from torch import distributed
 
 from ordnet.data.catalogue import open_dataset
-from ordnet.data.dataset import Dataset
+from ordnet.data.dataset import Dataset, first_few
 from ordnet.data.labels import IGNORE, Classes
-from ordnet.data.loader import examples
+from ordnet.data.loader import Example, examples
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion, pascal_context_figures
 from ordnet.inference import protocols
@@ -34,12 +34,10 @@ from ordnet.progress import OnProgress
 
 _SIDE = 640
 """Kept pictures are made this small, so that a few of them take little memory."""
-
-
 Label = Callable[[torch.Tensor], np.ndarray]
 """Turns a picture (1, 3, H, W) uint8 into class ids (H, W)."""
 Look = Callable[[int, np.ndarray, np.ndarray, np.ndarray], object]
-"""Called with each picture: its index, its pixels (H, W, 3) uint8, its true and its parsed class ids (H, W)."""
+"""Called with each picture's index, pixels (H, W, 3) uint8, true and parsed class ids (H, W)."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +119,11 @@ def evaluate(
     `model` is a checkpoint, an exported .onnx file or a shipped name. `device` is cpu, cuda, cuda:1 or mps; by
     default a GPU where there is one. Pictures much larger or smaller than those the model was trained on are seen at
     that scale, or at another `long_side`, or at their own size ("own"). `without` switches a part of the block off
-    (middle, long, gate or block), to measure what it contributes. `progress` is called with the pictures done, and all
-    pictures of this process's share.
+    (middle, long, gate or block). `progress` is called with the pictures done, and all of this process's share.
     """
     if not isinstance(model, str | Path):
-        raise OrdnetError(
-            f"evaluate takes a model's file or name, not a {type(model).__name__}: "
-            'ordnet.evaluate("runs/mine/best.safetensors", "folder:street")'
-        )
+        right = 'ordnet.evaluate("runs/mine/best.safetensors", "folder:street")'
+        raise OrdnetError(f"evaluate takes a model's file or name, not a {type(model).__name__}: {right}")
     how = protocols.protocol(protocol)  # a wrong name is refused before anything is read
     on = own_device(device)
     file = find(model)
@@ -181,10 +176,8 @@ def evaluate_network(
 
 def labeller(net: Network, protocol: Protocol, device: torch.device | None, known: KnownSize) -> Label:
     """Labels as `predict` makes them: small pictures are padded, large ones streamed."""
-    if protocol.name == "encnet":
-        known = KnownSize()  # it has a base size of its own
     where = device or next(net.parameters()).device
-    most, least = known
+    most, least = KnownSize() if protocol.name == "encnet" else known  # encnet has a base size of its own
     return partial(
         _parsed, Parser(net, (), (), device=str(where), protocol=protocol, long_side=most, least_long_side=least)
     )
@@ -205,21 +198,31 @@ def _evaluate(
 ) -> Evaluation:
     rank, world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
     confusion = Confusion(len(dataset.classes))
-    broken: list[str] = []
-    done = 0
+    done, broken = 0, list[str]()
     with torch.inference_mode():
-        for example in examples(dataset, rank=rank, world=world, broken=broken if skip_broken else None):
+        found = examples(dataset, rank=rank, world=world, broken=broken if skip_broken else None)
+        for done, example in enumerate(_sound(found), 1):
             labels = label(example.image)
             confusion.add(example.label[0], labels)
             if look:
                 look(example.index, example.image[0].permute(1, 2, 0).numpy(), example.label[0].numpy(), labels)
-            done += 1
             progress(done)
     return Evaluation(
         Confusion(len(dataset.classes), summed(confusion.matrix, device)),
         dataset.classes, dataset.name, dataset.split, protocol.name,
         int(summed(np.array([done]), device)[0]), protocol.details(), _gathered(broken),
     )  # fmt: skip
+
+
+class Broken(OrdnetError):
+    """A picture or a label of the data set cannot be read."""
+
+
+def _sound(found: Iterator[Example]) -> Iterator[Example]:
+    try:
+        yield from found
+    except OrdnetError as error:
+        raise Broken(str(error)) from None
 
 
 def own_device(name: str | None) -> torch.device | None:
@@ -257,11 +260,16 @@ def _gathered(messages: list[str]) -> list[str]:
 
 def refuse_other_classes(model: Sequence[str], data: Sequence[str]) -> None:
     """Raise an error where the classes differ: scores would mean nothing."""
-    if tuple(model) != tuple(data):
-        raise OrdnetError(
-            f"the model and the data set have different classes.\n"
-            f"  model ({len(model)}): {', '.join(model)}\n  data  ({len(data)}): {', '.join(data)}"
-        )
+    if tuple(model) == tuple(data):
+        return
+    how = "the same classes in another order" if sorted(model) == sorted(data) else "different classes"
+    for what, own, other in (("model", model, data), ("data", data, model)):
+        only = [name for name in own if name not in other]
+        how += f"\n  {what} ({len(own)}): {first_few(own)}" + (f"; only here: {first_few(only)}" if only else "")
+    raise OrdnetError(
+        f"the model and the data set have {how}\ntake a model that was trained on these classes, or data with the "
+        "model's names in its order (a folder has them in classes.txt)"
+    )
 
 
 def _plain(value: float) -> float | None:

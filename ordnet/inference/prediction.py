@@ -19,7 +19,7 @@ from ordnet.data.pictures import Listed, find_pictures, open_rgb, opened
 from ordnet.data.raster import Raster, is_georeferenced, needs_windows
 from ordnet.data.shards import stamp
 from ordnet.errors import OrdnetError, reason_of_writing, shown
-from ordnet.files import refuse_file, write_text
+from ordnet.files import refuse_file, visible, write_text
 from ordnet.inference import parse as results
 from ordnet.inference.coco import is_merged, merged
 from ordnet.inference.maps import map_files, predict_map
@@ -105,17 +105,10 @@ class Prediction:
         record = record_of(base, files)
         if record is None:
             return False
-        made_of = record.get("picture", str(picture.path))
-        if made_of != str(picture.path):
-            raise OrdnetError(
-                f"{picture.path}: {base}.* are results of {made_of}; choose another --out, or --force to replace them"
-            )
+        same = _is_same(base, record, wanted, files, str(picture.path))
         if record.get("model_sha256") != self.settings["model_sha256"]:
             self.replaced[str(record.get("model"))] += 1
-        # the model may have moved: its content counts
-        return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
-            file.exists() for file in files
-        )
+        return same
 
     def run(self, force: bool = False, tell: OnTiles = lambda picture, done, total: None) -> Iterator[Outcome]:
         """Every picture's outcome, in order. What was done already is done again only with `force`.
@@ -253,20 +246,17 @@ class VideoPrediction:
             raise OrdnetError(f"two videos are called {twice[0]}: give them folders of their own, with a command each")
         if smoothing and options.get("protocol", "whole") != "whole":
             raise OrdnetError("--smooth needs probabilities, which come from one pass: leave --protocol at whole")
-        self.videos = list(videos)[rank::world]
-        self.out = out
+        self.videos, self.out = list(videos)[rank::world], out
         self.parser, self.settings = _loaded(model, options)
         self.settings |= {"strength": strength, "smoothing": smoothing, "label_frames": label_frames}
 
     def is_done(self, video: str) -> bool:
         """Whether the video, as it is now, was parsed with this model and these settings."""
-        files = self._files(video)
-        record = record_of(self.out / stem_of(video), files)
-        if record is None:
-            return False
-        wanted = self._about(video)
-        return all(record.get(key) == value for key, value in wanted.items() if key != "model") and all(
-            file.exists() for file in files
+        base, files = self.out / stem_of(video), self._files(video)
+        record = record_of(base, files)
+        # earlier records had the name as it was given
+        return record is not None and _is_same(
+            base, record, wanted := self._about(video), files, wanted["video"], video
         )
 
     def run(self, video: str, tell: OnFrame = lambda done, total, rate: None) -> dict[str, Any]:
@@ -284,7 +274,17 @@ class VideoPrediction:
         path = Path(video)
         if not path.is_file() and not is_endless(video):
             raise OrdnetError(f"no video at {video}")
-        return {"video": video, **(_state(path) if path.is_file() else {}), **self.settings}
+        return ({"video": str(path.resolve()), **_state(path)} if path.is_file() else {"video": video}) | self.settings
+
+
+def _is_same(base: Path, record: dict[str, Any], wanted: dict[str, Any], files: Sequence[Path], *names: str) -> bool:
+    """Whether the files were made as `wanted`. Results of what has none of these names are not for us to overwrite."""
+    made_of = record.get("picture") or record.get("video")
+    if made_of and made_of not in names:
+        what = f"{names[0]}: {base}.* are results of {made_of}"
+        raise OrdnetError(f"{what}; choose another --out, or --force to replace them")
+    kept = {key: value for key, value in wanted.items() if key not in ("model", "video")}  # either may have moved
+    return all(record.get(key) == value for key, value in kept.items()) and all(file.exists() for file in files)
 
 
 class _Room:
@@ -313,7 +313,7 @@ def _outcome(picture: Listed, parsed: "Future[Future[None] | None]") -> Outcome:
         if writing is not None:
             writing.result()
     except (OrdnetError, OSError) as error:
-        message, name = shown(reason_of_writing(error)), shown(str(picture.path))
+        message, name = shown(reason_of_writing(visible(error))), shown(str(picture.path))
         return Outcome(picture, failure=message if name in message else f"{name}: {message}")
     return Outcome(picture, skipped=writing is None)
 

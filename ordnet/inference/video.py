@@ -15,20 +15,21 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from ordnet.data.pictures import largest_pixels
+from ordnet.data.pictures import VIDEO_ENDINGS, largest_pixels
 from ordnet.data.reading import regular_file
 from ordnet.errors import OrdnetError, reason
 from ordnet.files import write_atomically, write_text
 from ordnet.inference.parse import probabilities_of, written_of
+from ordnet.picture.grid import legend
 from ordnet.picture.overlay import QUICK_PNG, overlay
 
-ENDINGS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 _FORMATS = ("mov", "matroska", "webm", "avi", "mpeg", "mpegts", "mpegvideo", "m4v")
 """Containers that are read, by FFmpeg's names; some others are lists of further files and addresses."""
 _CAMERA = "/dev/video"
@@ -38,8 +39,11 @@ _CODECS = ("libx264", "libopenh264", "mpeg4")
 """The first that PyAV was built with is used."""
 OnFrame = Callable[[int, int | None, float], object]
 """Called with the frames done, their total where it is known, and the frames per second so far."""
-Areas = tuple[int, float, np.ndarray]
-"""A frame's number, its time in seconds, and the share of each class."""
+_LEAST = (0.002, 0.01, 0.03, 0.1, 0.3)
+"""Shares from which on a class is in the legend: the first with which the legend has room."""
+_FADES = 0.95
+"""With every frame without it a class counts this much less, so that the legend does not flicker."""
+_strip = lru_cache(maxsize=8)(legend)
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,9 @@ class Video:
     def read(self) -> Iterator[Frame]:
         """The frames in display order. Broken ones are named in `broken` and left out."""
         av = _library()
-        numbers = itertools.count()
-        last = -1.0
+        numbers, last = itertools.count(), -1.0
         packets = self._container.demux(self._stream)
-        while not self.stop.is_set():
+        while not self.stop.is_set() and len(self.broken) <= 10_000:
             try:
                 packet = next(packets)
                 decoded = packet.decode()
@@ -109,8 +112,6 @@ class Video:
                 return
             except av.FFmpegError as error:
                 self.broken.append(f"frame {next(numbers)}, after {max(0.0, last):.2f} s: {error.strerror or error}")
-                if len(self.broken) > 10_000:
-                    return
                 continue
             for frame in decoded:
                 number = next(numbers)
@@ -145,21 +146,18 @@ def predict_video(
     """
     if not 0 <= smoothing < 1:
         raise OrdnetError(f"--smooth goes from 0 to below 1, got {smoothing}")
-    video = Video(source)
-    stem = stem_of(source)
-    areas: list[Areas] = []
+    video, stem = Video(source), stem_of(source)
+    areas: list[tuple[int, float, np.ndarray]] = []  # a frame's number, its time, the share of each class
     started = time.monotonic()
 
     def write(path: Path) -> None:
-        kept = out / f"{stem}.labels" if label_frames else None
         with (
-            _Encoder(path, video.rate, parser.colours, strength, kept) as encoder,
+            _Encoder(path, video.rate, parser, strength, out / f"{stem}.labels" if label_frames else None) as encoder,
             contextlib.closing(_parsed(parser, video, smoothing)) as parsed,
         ):
             try:
                 for done, (frame, labels) in enumerate(parsed, 1):
-                    counts = np.bincount(labels.ravel(), minlength=len(parser.classes))[: len(parser.classes)]
-                    areas.append((frame.number, frame.seconds, counts / labels.size))
+                    areas.append((frame.number, frame.seconds, _shares(labels, len(parser.classes))))
                     encoder.add(frame, labels)
                     tell(done, video.frames, done / max(1e-9, time.monotonic() - started))
             except KeyboardInterrupt:
@@ -168,27 +166,27 @@ def predict_video(
             if not areas:
                 raise OrdnetError(f"{source}: no frame of it can be decoded")
 
-    try:
+    with contextlib.closing(video):
         write_atomically(out / f"{stem}.overlay.mp4", write)
-    finally:
-        video.close()
-    write_text(out / f"{stem}.areas.csv", _table(areas, parser.classes))
+    table = io.StringIO()
+    rows = ([number, f"{seconds:.3f}", *(f"{share:.4f}" for share in shares)] for number, seconds, shares in areas)
+    csv.writer(table).writerows([["frame", "seconds", *parser.classes], *rows])
+    write_text(out / f"{stem}.areas.csv", table.getvalue())
+    mean = np.mean([shares for _, _, shares in areas], axis=0)
+    occur = [number for number in np.argsort(-mean, kind="stable") if mean[number]]
     record = {
-        **(about or {}),
-        "frames": len(areas),
-        "rate": float(video.rate),
-        "seconds": areas[-1][1],
-        "frames_per_second": len(areas) / (time.monotonic() - started),
-        "smoothing": smoothing,
-        "broken": video.broken,
-        "areas": {
-            name: float(share)
-            for name, share in zip(parser.classes, np.mean([shares for _, _, shares in areas], axis=0), strict=True)
-        },
+        **(about or {}), "frames": len(areas), "rate": float(video.rate), "seconds": areas[-1][1],
+        "frames_per_second": len(areas) / (time.monotonic() - started), "smoothing": smoothing, "broken": video.broken,
+        "areas": {parser.classes[number]: float(mean[number]) for number in occur},  # as of pictures: largest first
+        "colours": {parser.classes[number]: "#{:02x}{:02x}{:02x}".format(*parser.colours[number]) for number in occur},
         "files": written_of(out / stem, video_files(out / stem, label_frames)),
-    }
+    }  # fmt: skip
     write_text(out / f"{stem}.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return record
+
+
+def _shares(labels: np.ndarray, classes: int) -> np.ndarray:
+    return np.bincount(labels.ravel(), minlength=classes)[:classes] / labels.size
 
 
 def video_files(base: Path, label_frames: bool) -> list[Path]:
@@ -198,7 +196,7 @@ def video_files(base: Path, label_frames: bool) -> list[Path]:
 
 def is_video(word: str) -> bool:
     """Whether what a user named is a video file, a stream (rtsp://…) or a camera (/dev/video0)."""
-    return word.lower().endswith(ENDINGS) or is_endless(word)
+    return word.lower().endswith(VIDEO_ENDINGS) or is_endless(word)
 
 
 def is_endless(source: str) -> bool:
@@ -218,12 +216,11 @@ def _parsed(parser: Any, video: Video, smoothing: float) -> Generator[tuple[Fram
             yield frame, parser(frame.pixels).labels
             continue
         now = probabilities_of(parser.scores(frame.pixels)).astype(np.float32)
-        if earlier is None or earlier.shape != now.shape:
-            earlier = now
-        else:
-            earlier *= smoothing
-            earlier += (1 - smoothing) * now
-        yield frame, earlier.argmax(axis=0).astype(np.uint8)
+        if earlier is not None and earlier.shape == now.shape:
+            now *= 1 - smoothing
+            now += smoothing * earlier
+        earlier = now
+        yield frame, now.argmax(axis=0).astype(np.uint8)
 
 
 def _ahead(frames: Iterator[Frame], stop: threading.Event) -> Iterator[Frame]:
@@ -232,20 +229,17 @@ def _ahead(frames: Iterator[Frame], stop: threading.Event) -> Iterator[Frame]:
 
     def put(item: Frame | BaseException | None) -> None:
         while not stop.is_set():
-            try:
+            with contextlib.suppress(queue.Full):
                 waiting.put(item, timeout=0.2)
                 return
-            except queue.Full:
-                continue
 
     def read() -> None:
         try:
             for frame in frames:
                 put(frame)
+            put(None)
         except BaseException as error:
             put(error)
-        else:
-            put(None)
 
     thread = threading.Thread(target=read, daemon=True, name="ordnet-video-decode")
     thread.start()
@@ -259,13 +253,33 @@ def _ahead(frames: Iterator[Frame], stop: threading.Event) -> Iterator[Frame]:
         thread.join(10)
 
 
+class _Legend:
+    """Which colour is which class, over the lowest rows of every frame."""
+
+    def __init__(self, parser: Any) -> None:
+        self._key = list(zip(parser.classes, parser.colours, strict=True))
+        self._shares = np.zeros(len(self._key))
+
+    def draw(self, frame: np.ndarray, labels: np.ndarray) -> None:
+        """Into the frame (H, W, 3): the classes of its labels (H, W), in a fifth of its height, or nothing."""
+        self._shares = np.maximum(_shares(labels, len(self._key)), _FADES * self._shares)
+        height, width = frame.shape[:2]
+        scale = max(1, min(height, width) // 1080)  # letters are to be read on large frames too
+        for least in _LEAST:
+            key = tuple(self._key[number] for number in np.flatnonzero(self._shares >= least))
+            strip = np.asarray(_strip(key, width // scale)).repeat(scale, axis=0).repeat(scale, axis=1)
+            if key and 5 * len(strip) <= height:
+                frame[-len(strip) :, : strip.shape[1]] = strip
+                return
+
+
 class _Encoder:
     """Draws and encodes in a thread of its own; an error there is raised by the next `add` or at the end."""
 
-    def __init__(self, path: Path, rate: Fraction, colours: Any, strength: float, labels: Path | None) -> None:
+    def __init__(self, path: Path, rate: Fraction, parser: Any, strength: float, labels: Path | None) -> None:
         """`labels` is the folder for every frame's class ids, where they are wanted."""
-        self._path, self._rate, self._colours, self._strength = path, rate, colours, strength
-        self._labels = labels
+        self._path, self._rate, self._colours, self._strength = path, rate, parser.colours, strength
+        self._labels, self._legend = labels, _Legend(parser)
         self._waiting: queue.Queue[tuple[Frame, np.ndarray] | None] = queue.Queue(_AHEAD)
         self._ended = False
         self._error: BaseException | None = None
@@ -312,34 +326,20 @@ class _Encoder:
                     codec = next((name for name in _CODECS if name in av.codecs_available), _CODECS[-1])
                     stream = container.add_stream(codec, rate=self._rate)
                     # colours at half resolution need even sides
-                    stream.width, stream.height = width, height
+                    stream.width, stream.height, stream.codec_context.time_base = width, height, base
                     stream.pix_fmt = "yuv420p" if width % 2 == height % 2 == 0 else "yuv444p"
-                    stream.codec_context.time_base = base
                 elif (stream.width, stream.height) != (width, height):
                     raise OrdnetError(f"frame {frame.number} has {width} x {height} pixels, the first one another size")
-                drawn = av.VideoFrame.from_ndarray(
-                    overlay(frame.pixels, labels, self._colours, self._strength), "rgb24"
-                )
+                pixels = overlay(frame.pixels, labels, self._colours, self._strength)
+                self._legend.draw(pixels, labels)
+                drawn = av.VideoFrame.from_ndarray(pixels, "rgb24")
                 drawn.pts, drawn.time_base = round(frame.seconds / base), base
                 container.mux(stream.encode(drawn))
                 if self._labels is not None:
-                    _save(Image.fromarray(labels), self._labels / f"{frame.number:06}.png")
+                    save = partial(Image.fromarray(labels).save, **QUICK_PNG)
+                    write_atomically(self._labels / f"{frame.number:06}.png", save)
             if stream is not None:
                 container.mux(stream.encode(None))
-
-
-def _table(areas: list[Areas], classes: tuple[str, ...]) -> str:
-    """A line for each frame: its number, its time, the share of every class."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["frame", "seconds", *classes])
-    for number, seconds, shares in areas:
-        writer.writerow([number, f"{seconds:.3f}", *(f"{share:.4f}" for share in shares)])
-    return text.getvalue()
-
-
-def _save(picture: Image.Image, path: Path) -> None:
-    write_atomically(path, lambda temporary: picture.save(temporary, **QUICK_PNG))
 
 
 def _library() -> Any:

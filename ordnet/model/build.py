@@ -6,7 +6,7 @@ came from is reported, and later runs on this computer use the same one (ordnet/
 ORDNET_HUB=FOLDER replaces the hub: FOLDER/user/name/file as on the hub, or simply FOLDER/BACKBONE_imagenet.safetensors.
 
 Without a network and without a mirror, the backbone of a shipped model stands in where it is the same network. It has
-been trained further on that model's pictures, so a message says which one it is.
+been trained further on that model's pictures, so a message says which one it is, why, and how to do without it.
 """
 
 import hashlib
@@ -244,20 +244,29 @@ def chosen_weights(setting: str | None, backbone: str) -> tuple[WeightFile | Non
 
 def imagenet_weights(backbone: str) -> tuple[WeightFile, str]:
     """The weights of a backbone, and a line that says where they came from."""
-    source = source_of(backbone)
+    source, flat = source_of(backbone), f"{_whole_network(backbone)}_imagenet.safetensors"
+    mirror = hub.mirror()  # one that is no folder is a mistake: nothing stands in for it
     try:
         path, where = _find_weights(backbone, source)
     except OrdnetError as error:
+        reason = (
+            f"ORDNET_HUB={mirror} holds neither {flat} nor {source.repository}/{source.file}" if mirror else str(error)
+        )
         stand_in = _shipped_backbone(backbone)
         if stand_in is None:
             raise OrdnetError(
-                f"the ImageNet weights of {backbone} are {source}, which cannot be had: {error}. Fetch that file "
+                f"the ImageNet weights of {backbone} are {source}, which cannot be had: {reason}. Fetch that file "
                 f"elsewhere and name it with --set model.weights=FILE, or put it into a folder as "
-                f"{_whole_network(backbone)}_imagenet.safetensors and name the folder with ORDNET_HUB; "
-                f"--set model.weights=none starts at random"
+                f"{flat} and name the folder with ORDNET_HUB; --set model.weights=none starts at random"
             ) from None
         file, name = stand_in
-        return file, f"{source} cannot be had here: the backbone of the shipped model `{name}` stands in"
+        taught = read_card(file.path).about.get("data", "pictures of its own")
+        why, _, _ = reason.partition(";")  # what can be done about it comes last
+        return file, (
+            f"{source} cannot be had ({why}): the backbone of the shipped model `{name}` stands in. It was trained on "
+            f"{taught}: scores on those pictures are too high. For ImageNet's own weights put {flat} into a folder and "
+            f"name that with ORDNET_HUB, or give --set model.weights=FILE"
+        )
     return weight_files.read(path), f"ImageNet weights: {where}, sha256 {_sha256(path)[:12]}"
 
 

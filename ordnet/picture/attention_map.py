@@ -19,7 +19,10 @@ _COLUMN = 260
 """Room that the words above and below a picture need, in pixels."""
 _GAP, _LINE, _BAR = 22, 20, 12
 _ABOVE = 64
-_BELOW = 10 + _BAR + 3 * _LINE
+_BELOW = 10 + _BAR + 4 * _LINE
+"""Room for a bar, its numbers, and three notes."""
+_MOST = 0.95
+"""From this share of a map's weight on, words say that all or nearly all of it is below zero."""
 
 SIGNED = ((5, 48, 97), (33, 102, 172), (103, 169, 207), (238, 240, 241), (239, 138, 98), (178, 24, 43), (103, 0, 31))
 """Blue below zero, next to white at zero, red above."""
@@ -52,7 +55,7 @@ class HeatMap:
     """(height, width) of the drawing → the numbers there; NaN where there are none."""
     scale: Scale
     notes: Sequence[str] = ()
-    """At most two lines."""
+    """At most two lines; `panels` may add one."""
     box: Box | None = None
     """Part of the picture to draw a border around, in its own pixels."""
     stamp: str = ""
@@ -128,24 +131,34 @@ def panels(row: AttentionRow) -> list[Panel]:
     photo = Image.fromarray(row.pixels).resize(size, way)
     shown = [Panel("picture", "the position is marked", _marked(photo, at), row.notes)]
     for heat in row.maps:
-        drawn = Image.fromarray(
-            tinted(
-                np.asarray(photo), heat.sample(size[1], size[0]), heat.scale.low, heat.scale.high, heat.scale.colours
-            )
-        )
+        values = heat.sample(size[1], size[0])
+        drawn = Image.fromarray(tinted(np.asarray(photo), values, heat.scale.low, heat.scale.high, heat.scale.colours))
         if heat.box is not None:
             _frame(drawn, heat.box, (size[0] / width, size[1] / height))
         if heat.stamp:
             _stamp(drawn, heat.stamp)
-        shown.append(Panel(heat.title, heat.subtitle, _marked(drawn, at), heat.notes, heat.scale))
+        shown.append(Panel(heat.title, heat.subtitle, _marked(drawn, at), [*heat.notes, *_mostly(values)], heat.scale))
     if row.labels is not None:
         labels = np.asarray(Image.fromarray(row.labels).resize(size, Image.Resampling.NEAREST))
         parse = Image.fromarray(overlay(np.asarray(photo), labels, row.colours, 0.6))
         write_names(parse, labels, row.classes)
         here = int(row.labels[row.y, row.x])
-        found = [row.classes[here]]
+        found = [f"here: {row.classes[here]}"]
         shown.append(Panel("parse", "the class of every pixel", _marked(parse, at), found, swatch=row.colours[here]))
     return shown
+
+
+def _mostly(values: np.ndarray) -> list[str]:
+    """A note on a map of one colour, blue: it is no failure, and no lack of attention.
+
+    A branch adds up a_j v_j over the places j. Without softmax a weight a_j may be negative: v_j is then subtracted.
+    Weights that are shares, and gates, are never negative.
+    """
+    known = values[~np.isnan(values)]
+    below, all_ = float(-known[known < 0].sum()), float(np.abs(known).sum())
+    if below == 0 or below < _MOST * all_:
+        return []
+    return [f"{'all' if (known <= 0).all() else 'nearly all'} of its weight takes away"]
 
 
 def tinted(

@@ -147,12 +147,19 @@ def confusion_chart(matrix: np.ndarray, names: Sequence[str], title: str, path: 
         axis = figure.subplots()
         axis.set_title(title)
         shown = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        axis.set_xlabel("taken for")
-        axis.set_ylabel("is")
         if len(names) <= _NAMED:
+            # at the head of the names: at the middle of an axis, the longest name would keep the word far from the rest
+            for words, corner, place in (("is", (0, 1), (-9, 4)), ("taken for", (0, 0), (-9, -9))):
+                axis.annotate(
+                    words, corner, place, "axes fraction", "offset points", ha="right", style="italic",
+                    va="bottom" if corner[1] else "top",
+                )  # fmt: skip
             size = 9 if len(names) <= 25 else 6
             axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
             axis.set_yticks(range(len(names)), names, fontsize=size)
+        else:
+            axis.set_xlabel("taken for")
+            axis.set_ylabel("is")
         if len(names) <= _NUMBERED:
             for (row, column), value in np.ndenumerate(shares):
                 if value >= 0.005:
@@ -214,7 +221,11 @@ def ablation_chart(
     every = [value for rows in measures.values() for values in rows for value in values]
     low, high = min(every, default=0.0), max(every, default=1.0)
     span = max(high - low, _LEAST)
-    locator = MaxNLocator(4, steps=[1, 2, 5, 10])
+    middle = (low + high) / 2
+    left, right = middle - 0.6 * span, middle + 0.85 * span  # room for the means' numbers on the right
+    # of what is drawn, not of the values: where these are close together so would be the ticks
+    marks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(left, right)
+    ticks = [tick for tick in marks if max(left, 0) <= tick <= min(right, 1)]
     with chart(path, max(7.0, 2.9 * len(measures) + 2.2), 0.5 * len(names) + 1.9) as figure:
         figure.suptitle(title, fontsize=12)
         axes = figure.subplots(1, len(measures), squeeze=False, sharex=True, sharey=True)[0]
@@ -225,8 +236,8 @@ def ablation_chart(
                 axis.plot(values, [y] * len(values), "o", color=colour, alpha=0.55, markersize=7, markeredgewidth=0)
                 axis.plot([mean, mean], [y - 0.28, y + 0.28], color=colour, linewidth=2.5)
                 axis.text(max(values) + 0.05 * span, y, f"{mean:.3f}", va="center", fontsize=9)
-            axis.set_xlim(low - 0.1 * span, high + 0.35 * span)
-            axis.set_xticks([tick for tick in locator.tick_values(low, high) if low - 0.1 * span <= tick <= 1])
+            axis.set_xlim(left, right)
+            axis.set_xticks(ticks)
             axis.set_ylim(len(names) - 0.5, -0.5)
             axis.set_title(measure, fontsize=11)
             axis.set_yticks(range(len(names)), names)

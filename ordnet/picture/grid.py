@@ -58,13 +58,15 @@ def contact_sheet(
 def legend(key: Sequence[tuple[str, Colour | None]], width: int) -> Image.Image:
     """Names beside squares of their colour, by rows, in columns as wide as the longest name; `width` pixels wide.
 
+    Rows are as few as there can be, and equally long, so that none has a single name below a full one.
     A name without a colour stands for ignored pixels: its square is striped.
     """
     names = [shortened(name, width - _SWATCH - 2 * _GAP, _FONT_SIZE) for name, _ in key]
     longest = max((round(font(_FONT_SIZE, name).getlength(name)) for name in names), default=0)
     column = longest + _SWATCH + 4 * _GAP
-    columns = max(1, (width + 3 * _GAP) // column)
-    picture = Image.new("RGB", (width, max(1, -(-len(names) // columns) * _LINE)), _PAPER)
+    rows = max(1, -(-len(names) // max(1, (width + 3 * _GAP) // column)))
+    columns = max(1, -(-len(names) // rows))
+    picture = Image.new("RGB", (width, rows * _LINE), _PAPER)
     draw = ImageDraw.Draw(picture)
     for place, (name, (_, colour)) in enumerate(zip(names, key, strict=True)):
         left, top = place % columns * column, place // columns * _LINE

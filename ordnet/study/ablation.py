@@ -143,6 +143,13 @@ def base_settings(data: str, recipe: str | None) -> Settings:
     return settings.model_copy(update={"data": settings.data.model_copy(update={"name": data})})
 
 
+def refuse_run(out: Path) -> None:
+    """Raise an error where `out`, which is to hold runs, is one itself: its files would be mixed with others'."""
+    run = RunFolder(out)
+    if run.log.is_file() and run.settings.is_file():
+        raise OrdnetError(f"{run.log} is in the way: {out} is the folder of a training run; choose another --out")
+
+
 def ablate(
     table: str,
     data: str,
@@ -163,6 +170,7 @@ def ablate(
     if jobs > 1 and "WORLD_SIZE" in os.environ:
         raise OrdnetError("--jobs starts processes of its own: use it without torchrun, or torchrun without it")
     rows = rows_of(table)
+    refuse_run(out)
     base = override(base_settings(data, recipe), list(changes))
     split = split or base.data.val_split
     classes = open_dataset(base.data.name, split).classes  # a wrong split is refused before training

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ordnet.config import Settings, override
+from ordnet.config import override
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.pictures import CREDIT, sample_picture
+from ordnet.data.reading import regular_file
 from ordnet.data.scene_drawing import SIDE
+from ordnet.errors import OrdnetError
 from ordnet.evaluation.comparison import Comparison, draw
 from ordnet.files import refuse_file, write_atomically, write_text
 from ordnet.inference.parser import load
@@ -22,7 +24,7 @@ from ordnet.picture.charts import ablation_chart
 from ordnet.picture.grid import fitted
 from ordnet.picture.overlay import Colour, overlay
 from ordnet.recipes import settings_of
-from ordnet.study.ablation import Job, PlannedRow, train_jobs
+from ordnet.study.ablation import Job, PlannedRow, refuse_run, train_jobs
 
 MODEL = "outdoor"
 AT = (0.235, 0.4)
@@ -41,22 +43,52 @@ _BARS: tuple[Colour, ...] = ((139, 152, 160), (15, 118, 110))
 """The networks' colours."""
 _SHOWN = 256
 """Pixels per side of a scene on the page."""
+_OWN = ("report.html", "ranges.png", "ranges.json", "scenes.png", "photo")
+"""What is written beside the runs, which look after themselves."""
+_MARK = ".ordnet-demo"
+"""Says that files of these names are a demo's; it is written before any of them."""
+_TITLE = "ordnet · demo"
 
 
 def demo(out: Path, say: Callable[[str], None], changes: Sequence[str] = ()) -> Path:
     """Run all of it, saying what comes next; returns the page's path. `changes` are settings of the training."""
     settings = override(settings_of("scenes-tiny"), list(changes))
-    refuse_file(out)
+    jobs = [Job(row.label, row.settings(settings, 0), out / "runs" / row.run) for row in NETWORKS]
+    for job in jobs:
+        job.finished()  # a run with other settings is refused here, before any work
+    _claim(out)
     say(f"1 of 4 · parsing a photo with {MODEL}, the model that comes along")
     photo = _photo(out)
     say("2 of 4 · training on generated scenes: ORDNet beside a network without context (about two minutes)")
-    jobs = _train(out, settings)
+    train_jobs(jobs, at_once=2)
     say("3 of 4 · comparing them on scenes that neither has seen")
     compared = _compare(out, jobs)
     say("4 of 4 · writing the page")
     path = out / "report.html"
-    write_text(path, page.page("ordnet · demo", [photo, *compared, _next(out)], _LEAD))
+    write_text(path, page.page(_TITLE, [photo, *compared, _next(out)], _LEAD))
     return path
+
+
+def _claim(out: Path) -> None:
+    """Refuse a folder in which files of others would be overwritten; mark it as the demo's."""
+    refuse_file(out)
+    refuse_run(out)
+    if not (out / _MARK).is_file() and not _is_ours(out / "report.html"):
+        for path in (out / name for name in _OWN):
+            if path.exists() or path.is_symlink():
+                raise OrdnetError(
+                    f"{path} is in the way: no demo wrote it, and this one would overwrite it; choose another --out, "
+                    "or move it away"
+                )
+    write_text(out / _MARK, "".join(f"{name}\n" for name in _OWN))
+
+
+def _is_ours(report: Path) -> bool:
+    """Whether it is the page of a demo, of one from before there was a mark."""
+    try:
+        return f"<title>{_TITLE}</title>" in regular_file(report).read_text(encoding="utf-8")
+    except (OSError, ValueError):  # an OrdnetError too
+        return False
 
 
 _LEAD = (
@@ -91,12 +123,6 @@ def _photo(out: Path) -> page.Section:
 _PHOTO_COMMANDS = """ordnet predict outdoor photo.jpg --out parsed
 ordnet explain outdoor photo.jpg --at {x},{y} --out attention.png
 ordnet serve outdoor            the same in a browser, live"""
-
-
-def _train(out: Path, base: Settings) -> list[Job]:
-    jobs = [Job(row.label, row.settings(base, 0), out / "runs" / row.run) for row in NETWORKS]
-    train_jobs(jobs, at_once=2)
-    return jobs
 
 
 def _compare(out: Path, jobs: list[Job]) -> list[page.Section]:

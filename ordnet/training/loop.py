@@ -30,11 +30,11 @@ from ordnet.recipes import settings_of
 from ordnet.training.environment import Stopped, StopRequest, keep_memory, peak_megabytes, stop_requests
 from ordnet.training.loss import faded
 from ordnet.training.monitor import Display, watch
-from ordnet.training.prepare import Setup, earlier_state, make_accelerator, prepare
+from ordnet.training.prepare import Setup, make_accelerator, prepare
 from ordnet.training.report.write import PICTURES, guarded, rebuild_report, write_report
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.start import learning_mode, widths_of
-from ordnet.training.state import is_finished
+from ordnet.training.state import earlier_state, is_finished
 from ordnet.training.step import anybody, lost_connection, set_rate, share_buffers, take_step
 
 _DRAW_SECONDS = 30
@@ -124,15 +124,18 @@ def train_with(
     keep_memory()
     accelerator = make_accelerator(settings.training, device)
     main = accelerator.is_main_process
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        # torchrun has started the processes again: --force was meant for the first start
+        resume, force = True, False
     display, folder = Display(main), RunFolder(out)
     if main:
         folder.claim()
     try:
         with plain_errors():
-            found = earlier_state(folder, settings, resume, force, display, main)
+            found = earlier_state(folder, settings, resume, force, display.say, main)
             if found is not None and is_finished(found, settings):
                 return _nothing_to_do(folder, display, accelerator.num_processes)
-            setup = prepare(settings, folder, accelerator, display, found, init, force_data)
+            setup = prepare(settings, folder, accelerator, display, found, init, force_data, force)
             # loading processes end with training, however that ends
             with closing(setup.board), closing(setup.batches), display.bar, stop_requests() as stop:
                 clock = Clock()

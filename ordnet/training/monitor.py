@@ -95,12 +95,8 @@ class Board:
         self._writer: Any = None
         if folder is None:
             return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise OrdnetError("training.tensorboard needs TensorBoard: pip install 'ordnet[log]'") from None
         # hides what a killed run wrote after the state that is resumed
-        self._writer = SummaryWriter(folder, purge_step=epoch + 1)
+        self._writer = board_writer()(folder, purge_step=epoch + 1)
 
     def write(self, record: dict[str, Any]) -> None:
         if self._writer is None:
@@ -118,6 +114,15 @@ class Board:
             self._writer.close()
 
 
+def board_writer() -> Any:
+    """TensorBoard's class; an error where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise OrdnetError("training.tensorboard needs TensorBoard: pip install 'ordnet[log]'") from None
+    return SummaryWriter
+
+
 SAMPLES = 8
 """Forward passes that are measured; the figures are means over them."""
 _ALIVE, _IDLE = 0.10, 0.05
@@ -129,6 +134,8 @@ _CLOSED = 0.02
 """A gate whose mean is below this lets next to nothing through."""
 _STUCK = 0.01
 """A gate that spreads less than this, and passes a smaller part of a gradient, cannot move any more."""
+_EARLY = 300
+"""After fewer steps than about these a block says little: it begins small, and learns what to add after the rest."""
 
 
 @contextmanager
@@ -177,22 +184,29 @@ def _measure(block: Block, x: Tensor, y: Tensor) -> dict[str, float]:
     return vitals
 
 
-def in_words(vitals: dict[str, Any]) -> list[str]:
-    """Sentences about an epoch's record; none where no vitals were measured."""
+def in_words(vitals: dict[str, Any], neck: bool = False) -> list[str]:
+    """Sentences about an epoch's record; none where no vitals were measured. `neck`: the model has one already."""
     if "added" not in vitals:
         return []
-    added, varying = vitals["added"], vitals["varying"]
+    added, varying, steps = vitals["added"], vitals["varying"], vitals.get("step")
+    early = steps is not None and steps < _EARLY
     alive = added * varying
     verdict = "is alive" if alive >= _ALIVE else "is nearly idle" if alive < _IDLE else "does little"
     words = [
-        f"The block {verdict}: what it adds has {added:.0%} of its input's size, "
+        f"The block {verdict}{' so far' * early}: what it adds has {added:.0%} of its input's size, "
         f"and {varying:.0%} of that varies with the place in the picture."
     ]
-    if alive < _IDLE:
+    if early:
         words.append(
-            "This run's scores are the backbone's and the losses' rather than the block's. A block idles where the "
-            "backbone sees the whole picture anyway, or where its features are small: larger pictures may help, or "
-            "model.neck."
+            f"It is too early to tell: {steps} step{'s' * (steps != 1)}, and a block takes about {_EARLY} to show."
+        )
+    elif alive < _IDLE:
+        where, helps = "the backbone sees the whole picture anyway", "larger pictures may help"
+        if not neck:
+            where, helps = f"{where}, or where its features are small", f"{helps}, or model.neck"
+        words.append(
+            f"This run's scores are the backbone's and the losses' rather than the block's. A block idles where "
+            f"{where}: {helps}."
         )
     if "gate_mean" in vitals:
         words += _gate_in_words(vitals["gate_mean"], vitals["gate_spread"], vitals.get("gate_gradient"))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
-from torch import distributed, nn
+from torch import nn
 
 from ordnet.config import LONGEST_SIDE, DataConfig, Settings, TrainingConfig
 from ordnet.data.catalogue import open_dataset
@@ -29,10 +29,10 @@ from ordnet.model.pixels import KnownSize
 from ordnet.training import state as states
 from ordnet.training.environment import describe
 from ordnet.training.loss import class_weights_of
-from ordnet.training.monitor import Board, Display
+from ordnet.training.monitor import Board, Display, board_writer
 from ordnet.training.run_folder import RunFolder
 from ordnet.training.start import Averaged, frozen_stages, start_network, synchronise_norms
-from ordnet.training.state import RunProgress, check_fingerprint, fingerprint
+from ordnet.training.state import RunProgress, check_fingerprint, fingerprint, make_room
 from ordnet.training.step import Trainee, make_optimizer, pace, poly
 
 _WORKERS_PER_CORE = 4
@@ -123,36 +123,6 @@ def make_accelerator(training: TrainingConfig, device: str | None = None) -> Acc
     return Accelerator(cpu=chosen.type == "cpu", mixed_precision=precision)
 
 
-def earlier_state(
-    folder: RunFolder, settings: Settings, resume: bool, force: bool, display: Display, main: bool
-) -> dict[str, Any] | None:
-    """The state to resume from, or None for a fresh start; an earlier run is never overwritten unasked.
-
-    When torchrun has restarted the processes, the run is resumed whatever the command line says.
-    """
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
-        resume, force = True, False
-    if main:
-        folder.refuse_foreign(settings.training.tensorboard)
-    if force and main:
-        folder.clear()
-    if distributed.is_initialized():
-        distributed.barrier()  # the others look at the folder after it was cleared
-    if force:
-        return None
-    found = states.load(folder.state, display.say)
-    if found is None:
-        if resume:
-            display.say(f"{folder.path} has no state yet: starting from the beginning")
-        return None
-    if states.is_finished(found, settings) and not resume:
-        raise OrdnetError(f"{folder.path} holds a finished run; choose another --out, or --force to overwrite it")
-    if not resume:
-        raise OrdnetError(f"{folder.path} holds an unfinished run; continue it with --resume, or --force to start over")
-    states.check_settings(found["settings"], settings)
-    return found
-
-
 def prepare(
     settings: Settings,
     folder: RunFolder,
@@ -161,12 +131,16 @@ def prepare(
     found: dict[str, Any] | None,
     init: Path | None,
     force_data: bool = False,
+    force: bool = False,
 ) -> Setup:
     """Open the data, build the network or restore it to the state `found`, and begin the run's log.
 
-    With `force_data` a run is resumed although its data has changed.
+    With `force_data` a run is resumed although its data has changed. All that can be a mistake is checked before the
+    folder is touched: with `force`, an earlier run is removed just before this one's log begins.
     """
     training, main = settings.training, accelerator.is_main_process
+    if main and training.tensorboard:
+        board_writer()  # it is an error where there is none
     train_set, val_set = _open_data(settings, display, main)
     data = fingerprint(train_set, val_set, accelerator.num_processes)
     if found is not None:
@@ -189,16 +163,18 @@ def prepare(
     if settings.training.class_weights == "auto" and found is None and weights:
         shown = ", ".join(f"{name} {weight:g}" for name, weight in zip(train_set.classes.names, weights, strict=True))
         display.say(f"class weights, by the training labels: {shown}")
-    origin: list[str] = []
+    origin: list[str] = []  # where the network's first weights came from
     model, start = settings.model, init
     if found is not None and "stride_on" in found:
         # the state has all weights: the file, checkpoint or hub that they came from is not needed again
         model, start = model.model_copy(update={"weights": None, "stride_on": found["stride_on"]}), None
     net = start_network(model, train_set.classes.names, start, training.seed, origin.append)
+    if not (settings.model.weights or init or found or settings.model.backbone in SCRATCH):
+        origin.append(
+            f"{settings.model.backbone} starts at random: model.weights names no file, and there is no --init"
+        )
     for words in origin:
         display.say(words)
-    if not (settings.model.weights or init or found or settings.model.backbone in SCRATCH):
-        display.say(f"{settings.model.backbone} starts at random: model.weights names no file, and there is no --init")
     if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
         net = synchronise_norms(net)
     if training.channels_last:
@@ -215,15 +191,22 @@ def prepare(
         display.say(f"resuming after {progress.epoch} epochs and {progress.step} of {batches.steps} steps")
         _say_schedule(found["settings"]["training"]["epochs"], settings, batches.steps, progress, display)
         progress.finished = False
-    if main:
-        _begin_log(settings, folder, accelerator, found, init, weights, origin)
-    board = Board(folder.path / "tensorboard" if main and training.tensorboard else None, progress.epoch)
     trainee: Any = Trainee(net)
     trainee, optimizer = accelerator.prepare(torch.compile(trainee) if training.compile else trainee, optimizer)
     sides = long_sides(train_set)
     scaled = settings.data.long_side or settings.data.base_size
     if main and found is None and not scaled and (advice := size_remark(sides, training.crop)):
         display.say(advice)
+
+    # from here on the folder changes
+    if found is None:
+        make_room(folder, settings, force, display.say, main)
+    if main:
+        facts: dict[str, Any] = {"weights": origin} if origin else {}
+        facts |= {"batch_size": batches.size}
+        facts |= {"class_weights": weights} if training.class_weights == "auto" else {}
+        _begin_log(settings, folder, accelerator, found, init, facts)
+    board = Board(folder.path / "tensorboard" if main and training.tensorboard else None, progress.epoch)
     return Setup(
         settings, folder, accelerator, display, board, train_set, val_set, batches, net, frozen, averaged, trainee,
         optimizer, progress, weights, trained_at(sides, settings.data), data,
@@ -286,11 +269,9 @@ def _begin_log(
     accelerator: Accelerator,
     found: dict[str, Any] | None,
     init: Path | None,
-    weights: tuple[float, ...] | None,
-    origin: list[str],
+    facts: dict[str, Any],
 ) -> None:
-    """Write the settings, with a note on --init, and the record of this start; `origin` says where its weights came
-    from."""
+    """Write the settings, with a note on --init, and the record of this start; `facts` is what it is to hold."""
     folder.own_all(settings.training.tensorboard)
     folder.sweep()
     if found is not None:
@@ -301,9 +282,7 @@ def _begin_log(
     write_text(folder.settings, note + settings.to_yaml())
     record: dict[str, Any] = {"event": "start" if found is None else "resume", "time": time.time()}
     record |= {"init": str(init)} if init else {}
-    record |= {"weights": origin} if origin else {}
-    record |= {"class_weights": weights} if settings.training.class_weights == "auto" else {}
-    folder.append({**record, **describe(accelerator.device, accelerator.num_processes)})
+    folder.append({**record, **facts, **describe(accelerator.device, accelerator.num_processes)})
 
 
 def _kept_weights(settings: Settings, found: dict[str, Any]) -> tuple[float, ...] | None:

@@ -93,9 +93,13 @@ class RunFolder:
             write_text(self.path / _LIST, "".join(f"{name}\n" for name in OWN if name in own))
 
     def clear(self) -> None:
-        """Remove what an earlier run wrote, and nothing else."""
+        """Remove what an earlier run wrote, and nothing else.
+
+        Its state goes first: a run is whole as long as it can be resumed, wherever this is interrupted.
+        """
         self.sweep()
-        for name in self._own():
+        own = self._own()
+        for name in (name for name in reversed(OWN) if name in own):
             path = self.path / name
             if name == "tensorboard":
                 for file in path.glob(_BOARD):

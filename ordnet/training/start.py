@@ -15,6 +15,7 @@ from ordnet.model.build import SCRATCH, build_from
 from ordnet.model.card import find
 from ordnet.model.network import Network
 
+_AUXILIARY = "auxiliary."
 WIDTHS = ("neck", "block_stride", "key_channels", "value_channels")
 
 
@@ -31,8 +32,11 @@ def start_network(
     net = build_from(config, len(names))
     own, given = net.state_dict(), before.net.state_dict()
     fresh: set[str] = set()
+    if net.auxiliary is None or before.net.auxiliary is None:  # of use in training alone: nothing is lost without it
+        given = {key: value for key, value in given.items() if not key.startswith(_AUXILIARY)}
+        fresh = {key for key in own if key.startswith(_AUXILIARY)}
     if before.classes != tuple(names):
-        fresh = {key for key in own if key.startswith(_last_layers(net))}
+        fresh |= {key for key in own if key.startswith(_last_layers(net))}
         say(
             f"{init} has other classes ({len(before.classes)}: {_few(before.classes)}) than this data set "
             f"({len(names)}: {_few(names)}): the last layer starts anew"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from pydantic import TypeAdapter
-from torch import nn
+from torch import distributed, nn
 
 from ordnet.config import Settings
 from ordnet.data.dataset import Dataset
@@ -23,6 +23,7 @@ from ordnet.errors import OrdnetError
 from ordnet.files import write_atomically
 from ordnet.model.network import Network
 from ordnet.model.weights import load_plain, refuse_packed
+from ordnet.training.run_folder import RunFolder
 from ordnet.training.start import Averaged
 
 VERSION = 1
@@ -163,13 +164,62 @@ def _check_sums(path: Path) -> None:
         raise ValueError(f"the checksum of {damaged} is wrong")
 
 
-def check_settings(before: dict[str, Any], now: Settings) -> None:
-    """Refuse to resume a run with other settings: it would be neither the one nor the other.
+def earlier_state(
+    folder: RunFolder, settings: Settings, resume: bool, force: bool, say: Callable[[str], None], main: bool
+) -> dict[str, Any] | None:
+    """The state to resume from, or None for a fresh start, for which `make_room` decides about an earlier run."""
+    if main:
+        folder.refuse_foreign(settings.training.tensorboard)
+    if force or not resume:
+        return None
+    found = load(folder.state, say)
+    if found is None:
+        say(f"{folder.path} has no state yet: starting from the beginning")
+        return None
+    remedy = "give the same settings again, name another folder with --out, or start over with --force"
+    check_settings(found["settings"], settings, remedy)
+    return found
 
-    More epochs are allowed: the run goes on for longer.
+
+def make_room(folder: RunFolder, settings: Settings, force: bool, say: Callable[[str], None], main: bool) -> None:
+    """Refuse a folder that holds an earlier run, or remove that run with `force`: it is never overwritten unasked.
+
+    This comes after all that may be wrong with a fresh run was looked at. A misspelt data set must not cost a trained
+    model, and is worth more to its user than the news that the folder is taken.
     """
+    if distributed.is_initialized():
+        distributed.barrier()  # no process has found a mistake
+    if not force and (found := load(folder.state, say)) is not None:
+        raise OrdnetError(_taken(folder.path, found, settings))
+    if force and main:
+        folder.clear()
+
+
+def _taken(path: Path, found: dict[str, Any], now: Settings) -> str:
+    """What a folder holds, and what can be done about it."""
+    done = found["progress"]["epoch"]
+    epochs = f"{done} epoch{'s' * (done != 1)}"
+    if not found["progress"]["finished"]:
+        return f"{path} holds an unfinished run; continue it with --resume, or --force to start over"
+    if is_finished(found, now):
+        return f"{path} holds a finished run of {epochs}; choose another --out, or --force to overwrite it"
+    held = f"{path} holds a run that finished after {epochs}"
+    if settings_changed(found["settings"], now):  # then it cannot be resumed
+        return f"{held}, with other settings; choose another --out, or --force to start over"
+    longer = f"--resume takes it on to {now.training.epochs}"
+    return f"{held}; {longer}, --out another folder, or --force starts over"
+
+
+def check_settings(before: dict[str, Any], now: Settings, remedy: str = "") -> None:
+    """Refuse to resume a run with other settings: it would be neither the one nor the other. `remedy`: what to do."""
+    if changed := settings_changed(before, now):
+        raise OrdnetError("\n  ".join(["the run was started with other settings:", *changed]) + f"\n{remedy}".rstrip())
+
+
+def settings_changed(before: dict[str, Any], now: Settings) -> list[str]:
+    """The settings that stand in the way of resuming a run. More epochs do not: the run goes on for longer."""
     asked = now.model_dump(mode="json")
-    changed = [
+    return [
         f"{section}.{key}: was {before.get(section, {}).get(key)!r}, now {value!r}"
         for section, values in asked.items()
         for key, value in values.items()
@@ -177,8 +227,6 @@ def check_settings(before: dict[str, Any], now: Settings) -> None:
         and before.get(section, {}).get(key, _default(section, key)) != value
         and not (key == "epochs" and value > before["training"]["epochs"])
     ]
-    if changed:
-        raise OrdnetError("the run was started with other settings:\n  " + "\n  ".join(changed))
 
 
 def is_finished(state: dict[str, Any], now: Settings) -> bool:

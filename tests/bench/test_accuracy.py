@@ -1,7 +1,9 @@
 """Time to accuracy: cells that are neither lost nor repeated, the same start for everybody. Scores are never judged."""
 
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,15 +16,17 @@ from torch.nn import functional
 
 import ordnet
 from ordnet.bench import accuracy, timed_run
-from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, make_network, ready_to_parse, run_cell
+from ordnet.bench.timed_run import LOOKED_AT, OURS, Cell, make_network, ready_to_parse, run_cell, weights_from
 from ordnet.config import override
 from ordnet.data.scenes import Scenes
 from ordnet.errors import OrdnetError
 from ordnet.model import weights
 from ordnet.model.build import make_backbone
+from ordnet.model.card import shipped_models
 from ordnet.recipes import settings_of
 
 SMALL = ["model.weights=none", "training.crop=64", "training.batch_size=2"]
+AT_RANDOM = {"origin": "backbones start at random", "sha256": None}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +73,7 @@ def check_figures(figures, cell):
     assert {key: figures[key] for key in ("contestant", "seed", "seconds", "split")} == {
         key: value for key, value in cell.plain().items() if key != "settings"
     }
+    assert figures["weights_from"] == AT_RANDOM
     assert figures["spent"] >= cell.seconds
     assert figures["steps"] >= 1
     assert (figures["protocol"], figures["images"], figures["looked_at"]) == ("whole", 2, min(2, LOOKED_AT))
@@ -225,20 +230,79 @@ def test_the_command_continues_and_repeats_nothing(scenes, tmp_path):
     for picture in ("accuracy.png", "seeds.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert "made for our networks" in done.stdout
+    assert "smp" not in done.stdout  # none of its networks took part
+    assert done.stdout.count("backbones start at random") == 1
+    assert re.search(r"\d cells? w(as|ere) run before", done.stdout)
 
 
 def test_cells_of_other_settings_are_refused(scenes, tmp_path):
     (cell,) = cells_of(scenes, ["ordnet-fine"])
-    assert accuracy.finished(cell, tmp_path) is None
+    assert accuracy.finished(cell, tmp_path, AT_RANDOM) is None
     path = tmp_path / "ordnet-fine-seed-0.json"
     path.write_text(json.dumps(cell.plain()))
-    assert accuracy.finished(cell, tmp_path) == json.loads(path.read_text())
+    assert accuracy.finished(cell, tmp_path, AT_RANDOM) == json.loads(path.read_text())
     (longer,) = cells_of(scenes, ["ordnet-fine"], seconds=5)
     with pytest.raises(OrdnetError, match="run with other seconds; choose another --out"):
-        accuracy.finished(longer, tmp_path)
+        accuracy.finished(longer, tmp_path, AT_RANDOM)
     path.write_text("{half")
     with pytest.raises(OrdnetError, match="no cell of this benchmark"):
-        accuracy.finished(cell, tmp_path)
+        accuracy.finished(cell, tmp_path, AT_RANDOM)
+
+
+def test_cells_of_other_weights_are_refused(scenes, tmp_path):
+    """The file counts, wherever it was found; cells from before this was noted are taken."""
+    (cell,) = cells_of(scenes, ["ordnet-fine"])
+    path = tmp_path / "ordnet-fine-seed-0.json"
+    started = {"origin": "ImageNet weights: hf:timm/net", "sha256": "0123456789ab"}
+    path.write_text(json.dumps({**cell.plain(), "weights_from": started}))
+    assert accuracy.finished(cell, tmp_path, {**started, "origin": "a copy of it"})
+    other = {"origin": "hf:timm/net cannot be had: `outdoor` stands in. Advice.", "sha256": "ba9876543210"}
+    with pytest.raises(OrdnetError, match=r"run with other weights \(0123456789ab, ImageNet.*now ba98.* stands in\)"):
+        accuracy.finished(cell, tmp_path, other)
+    with pytest.raises(OrdnetError, match="run with other weights"):
+        accuracy.finished(cell, tmp_path, AT_RANDOM)
+    path.write_text(json.dumps(cell.plain()))
+    assert accuracy.finished(cell, tmp_path, other)
+
+
+@pytest.mark.parametrize("name", ["ordnet-fine", "dilated-fcn-plain", "smp-fpn"])
+def test_the_backbone_that_stands_in_is_named(name, tmp_path, monkeypatch):
+    """For contestants of both sides; "imagenet" in the settings does not say that it is another file."""
+    monkeypatch.setenv("ORDNET_HUB", str(tmp_path))
+    found = weights_from(name, settings_of("folder-default"))
+    assert "`outdoor` stands in" in found["origin"]
+    assert found["sha256"] == hashlib.sha256(shipped_models()["outdoor"].read_bytes()).hexdigest()[:12]
+    torch.save(make_backbone("mobilenet_v2", 32).state_dict(), tmp_path / "own.pth")
+    own = weights_from(name, override(settings_of("folder-default"), [f"model.weights={tmp_path / 'own.pth'}"]))
+    assert own["origin"].endswith("own.pth")
+    assert own["sha256"] not in (None, found["sha256"])
+
+
+def test_origin_and_kept_cells_are_said_once(scenes, tmp_path, monkeypatch):
+    monkeypatch.setenv("ORDNET_HUB", str(tmp_path / "hub"))
+    (tmp_path / "hub").mkdir()
+    cells = cells_of(scenes, ["ordnet-fine", "dilated-fcn-plain"], seeds=2, changes=["model.weights=imagenet"])
+
+    def run(cell, out):
+        out.mkdir(exist_ok=True)
+        started = weights_from(cell.contestant, cell.settings)
+        (out / f"{cell.contestant}-seed-{cell.seed}.json").write_text(
+            json.dumps({**cell.plain(), "weights_from": started})
+        )
+
+    monkeypatch.setattr(accuracy, "_run", run)
+    said = []
+    accuracy.compare(cells[:2], tmp_path / "out", said.append)
+    (origin,) = said
+    assert "`outdoor` stands in" in origin
+    said.clear()
+    assert len(accuracy.compare(cells, tmp_path / "out", said.append)) == 4
+    assert said == [origin, "2 cells were run before"]
+    old = tmp_path / "out" / "ordnet-fine-seed-1.json"
+    old.write_text(json.dumps(cells[2].plain()))
+    said.clear()
+    accuracy.compare(cells, tmp_path / "out", said.append)
+    assert said[1] == "4 cells were run before; 1 of them: with which weights was not noted then"
 
 
 def test_mistakes_are_said_before_the_first_cell(scenes, tmp_path, needs_smp):
@@ -268,3 +332,16 @@ def test_remarks_say_when_nothing_is_decided(scenes):
     assert "+2.0 points" in accuracy.remarks(cells, made)[0] and "undecided" not in accuracy.remarks(cells, made)[0]
     made[1].extra["mIoU_spread"] = 0.03
     assert "undecided" in accuracy.remarks(cells, made)[0]
+
+
+def test_remarks_are_of_what_took_part(scenes, monkeypatch):
+    cells = cells_of(scenes, ["ordnet-fine"])
+    ours, theirs = (
+        accuracy.Measurement(name, extra={"mIoU": 0.6, "mIoU_spread": None}) for name in ("ordnet-fine", "smp-fpn")
+    )
+    alone = " ".join(accuracy.remarks(cells, [ours]))
+    assert "smp" not in alone
+    assert "the curves are" not in alone  # the split has 2 pictures, and each look is at all of them
+    assert "smp's might do better with one of their own" in " ".join(accuracy.remarks(cells, [ours, theirs]))
+    monkeypatch.setattr(accuracy, "LOOKED_AT", 1)
+    assert "the curves are of 1 pictures, the table is of the whole split" in " ".join(accuracy.remarks(cells, [ours]))

@@ -86,6 +86,24 @@ def test_check_groups_and_counts_problems(folder):
     assert sum(line.startswith(("  /", "  0")) for line in text.splitlines()) <= 20
 
 
+def test_a_test_split_that_nobody_made_is_no_news(folder):
+    """Few folders have one; what is said of one that is there and broken stays."""
+    assert "test was not checked" not in run("check", f"folder:{folder}")[1]
+    for part in ("train", "val"):
+        (folder / f"{part}.txt").unlink()
+    code, text = run("check", f"folder:{folder}")
+    assert code == 0 and "there are: none" not in text and "test was not checked" not in text
+    (folder / "test.txt").write_text("nowhere\n")
+    code, text = run("check", f"folder:{folder}")
+    assert "test was not checked, and training does not need it: 1 of 1 images are missing: nowhere" in text
+
+
+def test_preview_of_a_broken_picture_says_what_lists_them_all(folder, tmp_path):
+    (folder / "images/03.png").write_bytes(b"no picture")
+    code, text = run("preview", f"folder:{folder}", "--n", 8, "--out", tmp_path / "a.png")
+    assert code == 1 and "03.png is not a picture" in text and f"`ordnet data check folder:{folder}` lists all" in text
+
+
 def test_check_of_one_split(folder):
     (folder / "train.txt").write_text("nowhere\n")
     assert run("check", f"folder:{folder}", "--split", "val")[0] == 0

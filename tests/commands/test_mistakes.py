@@ -134,6 +134,14 @@ def test_a_mistake_is_named_and_leaves_nothing(run, words, expected):
     assert left == []
 
 
+def test_a_hub_that_is_no_folder_is_named(run, monkeypatch):
+    """No other weights stand in for it."""
+    monkeypatch.setenv("ORDNET_HUB", "nowhere")
+    code, said, left = run("train folder-default --data scenes")
+    assert code == 1 and "ORDNET_HUB=nowhere is no folder" in said
+    assert left == []
+
+
 def test_every_command_has_its_mistakes():
     words = [mistake.split()[0] for mistake, _ in MISTAKES]
     assert all(words.count(command) >= 3 for command in get_command(app).commands)

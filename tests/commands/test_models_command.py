@@ -1,13 +1,17 @@
 """`ordnet models`: the list, the cards, and what is put on the hub."""
 
+import io
 import json
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 import ordnet
+from ordnet import progress
 from ordnet.commands import app
+from ordnet.commands.models import recipes
 from ordnet.errors import OrdnetError
 from ordnet.model import checkpoint
 from ordnet.model.card import read_card, shipped_models
@@ -172,3 +176,28 @@ def test_what_is_no_checkpoint(tmp_path):
     ):
         with pytest.raises(OrdnetError, match=message):
             read_card(tmp_path / f"{name}.safetensors")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    ("asked", "whole"),
+    [
+        ({"name": None, "paper": True}, ("DAG-RNN + CRF", "ResNet-101 + COCO Stuff", "54.5 *", "not measured")),
+        ({"name": "pcontext-r50-ordnet", "cost": True}, ("RTX 4090 x 64 *", "1,466.5", "pictures/s", "network", "636")),
+        ({"name": None, "cost": True}, ("pcontext-r50-gate-out-softmax", "GFLOP/picture", "66.8 M", "2,703", "64 *")),
+    ],
+)
+def test_tables_of_recipes_are_whole_on_any_terminal(asked, whole, width, monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(progress, "plain_console", lambda pipe_width=0: Console(file=out, width=width, markup=False))
+    if asked.get("cost") and asked["name"] is None:  # of two of them: counting all takes long
+        known = ordnet.recipes.recipes()
+        some = {name: known[name] for name in ("pcontext-r50-gate-out-softmax", "ade20k-r101")}
+        monkeypatch.setattr(ordnet.recipes, "recipes", lambda: some)
+    recipes(**{"paper": False, "cost": False, **asked})
+    text = out.getvalue()
+    tables = [line for line in text.splitlines() if line[:1] in ("┃", "│", "┏", "└")]
+    assert tables and all(len(line) <= width for line in tables)
+    assert not any("…" in line for line in tables)
+    for words in whole:
+        assert words in text

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import struct
 import subprocess
 import sys
@@ -15,10 +17,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import ordnet
-from ordnet.commands import app
+from ordnet.commands import app, main
 from ordnet.commands.predict import _run
-from ordnet.data.pictures import find_pictures
+from ordnet.data.pictures import find_pictures, sample_picture
 from ordnet.errors import OrdnetError, is_printable
+from ordnet.files import CannotWrite, write_text
 from ordnet.inference.parser import Parser
 from ordnet.inference.prediction import Prediction
 from ordnet.model import checkpoint
@@ -239,6 +242,32 @@ def test_formats_that_cannot_be_read_are_said(model, tmp_path):
     done = run(model, tmp_path / "in/b.heic", "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert ".heic cannot be read here, convert it to JPEG or PNG" in done.output
+
+
+def test_videos_of_a_folder_are_said_to_be_left_out(model, tmp_path):
+    """They were skipped without a word. Hidden files, and overlays of earlier calls, are none that anybody misses."""
+    photo(tmp_path / "in/a.jpg")
+    for name in ("clip.MP4", ".hidden.mp4"):
+        (tmp_path / "in" / name).write_bytes(b"some video")
+    done = run(model, tmp_path / "in", "--out", tmp_path / "out")
+    assert done.exit_code == 0 and "left out 1 video (.mp4): name videos one by one" in done.output
+    (tmp_path / "in/sub").mkdir()
+    (tmp_path / "in/sub/b.mov").write_bytes(b"some video")
+    (tmp_path / "in/old.overlay.mp4").write_bytes(b"drawn earlier")
+    (tmp_path / "in/old.json").write_text(json.dumps({"areas": {}, "files": ["old.overlay.mp4"]}))
+    done = run(model, tmp_path / "in", "--out", tmp_path / "out")
+    assert "left out 2 videos (.mov, .mp4): name videos one by one" in done.output
+    alone = run(model, tmp_path / "in/sub", "--out", tmp_path / "out")
+    assert "no pictures in" in str(alone.exception) and "found 1 video (.mov): name videos" in str(alone.exception)
+
+
+def test_no_arrow_to_a_folder_that_nothing_was_written_to(model, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"no picture")
+    done = run(model, tmp_path / "a.jpg", "--out", tmp_path / "out")
+    assert done.stdout == "0 parsed, 0 were done already\n" and not (tmp_path / "out").exists()
+    photo(tmp_path / "a.jpg")
+    for words in ("1 parsed, 0 were done already", "0 parsed, 1 were done already"):
+        assert run(model, tmp_path / "a.jpg", "--out", tmp_path / "out").stdout == f"{words} → {tmp_path / 'out'}\n"
 
 
 def test_folders_patterns_and_odd_names(tmp_path):
@@ -574,3 +603,131 @@ def test_what_others_put_beside_our_results_stays(model, tmp_path):
     del record["files"]
     (out / "a.json").write_text(json.dumps(record))
     assert run(model, picture, "--out", out, "--save", "overlay,labels", "--strength", "0.3").exit_code == 0
+
+
+# ---- places that cannot be written to, and Ctrl-C, which are the same for all commands -----------------------------
+
+
+@pytest.fixture
+def unwritable(tmp_path):
+    """Names below a regular file, which not even root can write."""
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file"
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("predict outdoor PICTURE --out RO/x", "--out"),
+        ("predict outdoor PICTURE clip.mp4 --out RO/x/y", "--out"),
+        ("explain outdoor PICTURE --at 5,5 --out RO/x.png", "--out"),
+        ("explain outdoor PICTURE --at 5,5 --out x.png --json RO/x.json", "--json"),
+        ("evaluate outdoor --data scenes --json RO/x.json", "--json"),
+        ("compare outdoor --data scenes --out RO/x.png", "--out"),
+        ("submit voc outdoor --data voc:x --out RO/x.tgz", "--out"),
+        ("demo --out RO/x", "--out"),
+        ("data stats scenes --json RO/x.json", "--json"),
+        ("data preview scenes --out RO/x.png", "--out"),
+        ("data correlate scenes --out x.png --json RO/x.json", "--json"),
+        ("data shards scenes --out RO/x", "--out"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_the_work(unwritable, words, option, monkeypatch):
+    places = {"PICTURE": str(sample_picture()), "RO": str(unwritable)}
+    for name, place in places.items():
+        words = words.replace(name, place)
+    monkeypatch.setattr(torch.nn.Module, "__call__", pytest.fail)  # no network runs
+    found = CliRunner().invoke(app, words.split())
+    assert isinstance(found.exception, OrdnetError), found.output
+    place = next(word for word in words.split() if word.startswith(f"{unwritable}/"))
+    assert str(found.exception) == f"cannot write to {place}: {unwritable} is no folder; choose another {option}"
+    assert found.stdout == ""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(model, tmp_path):
+    (tmp_path / "ro").mkdir(mode=0o500)
+    found = run(model, photo(tmp_path / "a.png"), "--out", tmp_path / "ro/x")
+    assert str(found.exception) == f"cannot write to {tmp_path / 'ro/x'}: permission denied; choose another --out"
+
+
+def test_what_cannot_be_written_after_all(unwritable, capsys, monkeypatch):
+    """A place that was not looked at before, or that others have changed meanwhile: the option that named it."""
+
+    def work():
+        raise CannotWrite(13, "Permission denied", str(unwritable / "b"))
+
+    monkeypatch.setattr("ordnet.commands.app", work)
+    for option in ("--json", "--out"):
+        monkeypatch.setattr("sys.argv", ["ordnet", "bench", "block", option, str(unwritable / "b")])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr().err
+        assert ended.value.code == 1
+        assert said == f"ordnet: cannot write to {unwritable / 'b'}: permission denied; choose another {option}\n"
+    for path in (unwritable / "b", unwritable / "b/c"):
+        with pytest.raises(CannotWrite) as caught:
+            write_text(path, "words")
+        assert str(caught.value).startswith(f"cannot write to {path}: ")
+
+
+def interrupted(script: str, *words: str, ready: str) -> tuple[int, str]:
+    """Exit code and standard error of a command that is sent SIGINT once `ready` stands in what it prints.
+
+    `script` runs before it, in the same process.
+    """
+    line = f"import sys, time\n{script}\nfrom ordnet.commands import main\nsys.argv = {['ordnet', *words]!r}\nmain()"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", line], **pipes) as process:
+        assert any(ready in said for said in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+WAITS = """
+def wait(*words, **named):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        ("import ordnet.evaluation.evaluate as e; e.open_dataset = wait", "evaluate outdoor --data scenes"),
+        ("import ordnet.commands.data_output as e; e.sheet = wait", "data preview scenes --out x.png"),
+        ("import ordnet.study.demo as e; e._photo = wait", "demo --out OUT"),
+        ("import ordnet.inference.parser as e; e.load = wait", "explain outdoor PICTURE --at 5,5 --out x.png"),
+    ],
+)
+def test_ctrl_c_is_answered(tmp_path, patch, words):
+    """It ended every command but a training without a word."""
+    words = words.replace("OUT", str(tmp_path / "out")).replace("PICTURE", str(sample_picture()))
+    code, errors = interrupted(WAITS + patch, *words.split(), ready="ready")
+    assert (code, errors) == (130, "ordnet: interrupted\n")
+
+
+SLOW = """
+from ordnet.inference.parser import Parser
+parse = Parser.__call__
+def slowly(self, picture, progress=None):
+    print("ready", picture[0, 0, 0], flush=True)
+    time.sleep(0.3)
+    return parse(self, picture, progress)
+Parser.__call__ = slowly
+"""
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_ctrl_c_says_how_far_it_came_and_the_same_command_continues(model, tmp_path, force):
+    for number in range(30):
+        Image.new("RGB", (40, 30), (number, 0, 0)).save(photo(tmp_path / "in" / f"{number:02}.png"))
+    words = ["predict", model, str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--save", "labels"]
+    code, errors = interrupted(SLOW, *words, *["--force"] * force, ready="ready 6")
+    said = re.fullmatch(r"ordnet: interrupted after (\d+) of 30 pictures; the same command (.*)continues\n", errors)
+    assert code == 130 and said, errors
+    assert said[2] == ("without --force " if force else "")
+    written = len(list((tmp_path / "out").glob("*.json")))
+    assert int(said[1]) <= written < 30
+    assert f"{30 - written} parsed, {written} were done already" in run(*words[1:]).output

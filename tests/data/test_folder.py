@@ -10,7 +10,7 @@ from PIL import Image
 
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import notes_of, read_pair
-from ordnet.data.folder import write_split
+from ordnet.data.folder import NoSplit, write_split
 from ordnet.data.labels import IGNORE, class_colours, distinct_colours, read_class_list
 from ordnet.data.pictures import IMAGE_ENDINGS
 from ordnet.errors import OrdnetError
@@ -170,6 +170,17 @@ def test_missing_things_are_named(maker):
     Image.new("RGB", (3, 2)).save(maker.root / "images/a.png")
     with pytest.raises(OrdnetError, match=r"two images for 'a': .*a\.jpg and .*a\.png"):
         maker.open("val")
+
+
+def test_a_split_that_is_not_there_names_those_that_are(maker):
+    for key in ("a", "b"):
+        maker.add(key)
+    maker.write(classes=["x", "y", "z"])
+    with pytest.raises(NoSplit, match=r"'tset'; there are: train and val, which are chosen by themselves$"):
+        maker.open("tset")
+    maker.write(night=["a"])
+    with pytest.raises(NoSplit, match=r"there are: train and val, which are chosen by themselves, night\.txt$"):
+        maker.open("tset")
 
 
 def test_names_that_do_not_match(maker):

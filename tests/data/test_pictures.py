@@ -124,6 +124,17 @@ def test_broken_files_are_named(tmp_path, ending):
         open_rgb(tmp_path)
 
 
+@pytest.mark.parametrize("ending", ["jpg", "png"])
+def test_a_cut_off_file_is_called_that(tmp_path, ending):
+    """Pillow says "(14 bytes not processed)", of which nobody knows what to do."""
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 120, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / f"a.{ending}")
+    content = (tmp_path / f"a.{ending}").read_bytes()
+    (tmp_path / f"a.{ending}").write_bytes(content[: len(content) // 2])
+    with pytest.raises(OrdnetError, match=rf"a\.{ending} is cut off, its end is missing: copy or download it again$"):
+        open_rgb(tmp_path / f"a.{ending}")
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @given(st.sampled_from(("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP")), st.integers(0, 2**32), st.integers(1, 20))
 @settings(max_examples=60, deadline=None)

@@ -15,6 +15,7 @@ from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import read_pair
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion
+from ordnet.evaluation.evaluate import refuse_other_classes
 from ordnet.inference import stream
 from ordnet.inference.parser import Parser
 from ordnet.model import checkpoint
@@ -203,3 +204,26 @@ def test_it_takes_what_predict_takes(model, tmp_path, monkeypatch, protocol):
     found = ordnet.evaluate(model, f"folder:{tmp_path}", protocol=protocol)
     assert np.array_equal(found.confusion.matrix, expected.matrix)
     assert bool(streamed) == (protocol == "whole")
+
+
+def test_other_classes_are_named_in_few_words():
+    model = tuple(f"class {number}" for number in range(150))
+    with pytest.raises(OrdnetError) as caught:
+        refuse_other_classes(model, (*model[:-1], "lamp"))
+    said = str(caught.value)
+    assert "different classes" in said and len(said) < 500
+    assert "model (150): class 0, class 1, class 2 and 147 more; only here: class 149\n" in said
+    assert "data (150): class 0, class 1, class 2 and 147 more; only here: lamp\n" in said
+    assert "take a model that was trained on these classes" in said and "classes.txt" in said
+    with pytest.raises(OrdnetError, match="the same classes in another order"):
+        refuse_other_classes(("a", "b"), ("b", "a"))
+    refuse_other_classes(["a", "b"], ("a", "b"))
+
+
+def test_a_broken_picture_says_what_lists_them_all(model, tmp_path):
+    own = write_folder(tmp_path / "own", train=2, val=5)
+    (own / "images/003.png").write_bytes(b"no picture")
+    done = run(model, "--data", f"folder:{own}")
+    assert done.returncode == 1 and "003.png is not a picture" in done.stderr
+    assert f"`ordnet data check folder:{own}` lists all that is broken; --skip-broken leaves it out" in done.stderr
+    assert run(model, "--data", f"folder:{own}", "--skip-broken").returncode == 0

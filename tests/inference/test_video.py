@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +23,9 @@ from typer.testing import CliRunner
 import ordnet
 from ordnet.commands import app
 from ordnet.errors import OrdnetError
-from ordnet.inference.video import Video, predict_video
+from ordnet.inference.video import Video, _Legend, predict_video
 from ordnet.model import checkpoint
+from ordnet.picture.grid import legend
 
 av = pytest.importorskip("av")
 NAMES = ("sky", "tree", "road")
@@ -87,9 +89,87 @@ def test_a_clip_through_the_command_line(model, tmp_path):
         assert sum(shares) == pytest.approx(1, abs=1e-3)
     record = json.loads((tmp_path / "out" / "clip.json").read_text())
     assert (record["frames"], record["broken"]) == (12, [])
+    # as the records of pictures: the whole path; the classes that occur, largest first, and their colours
+    assert record["video"] == str(source.resolve())
+    means = {name: np.mean([float(row[place + 2]) for row in rows[1:]]) for place, name in enumerate(NAMES)}
+    assert record["areas"] == pytest.approx({name: mean for name, mean in means.items() if mean}, abs=1e-4)
+    assert list(record["areas"].values()) == sorted(record["areas"].values(), reverse=True)
+    colours = dict(zip(NAMES, ("#0000ff", "#00ff00", "#808080"), strict=True))
+    assert record["colours"] == {name: colours[name] for name in record["areas"]}
     again = run(model, source, "--out", tmp_path / "out", "--label-frames")
     assert "was done already" in again.output
     assert "12 frames" in run(model, source, "--out", tmp_path / "out", "--smooth", "0.5").output
+
+
+class Halves:
+    """Left the second class, right the first one; the third never."""
+
+    classes, colours = NAMES, COLOURS
+
+    def __call__(self, pixels):
+        labels = np.zeros(pixels.shape[:2], np.uint8)
+        labels[:, : labels.shape[1] // 2] = 1
+        return SimpleNamespace(labels=labels)
+
+
+def test_every_frame_says_which_colour_is_which_class(tmp_path):
+    source = clip(tmp_path / "clip.mp4", size=(240, 320), frames=6)
+    record = predict_video(Halves(), str(source), tmp_path)
+    assert list(record["areas"].items()) == [("sky", 0.5), ("tree", 0.5)]
+    strip = np.asarray(legend([("sky", COLOURS[0]), ("tree", COLOURS[1])], 320)).astype(int)
+    _, frames = read(tmp_path / "clip.overlay.mp4")
+    assert len(frames) == 6
+    for _, frame in frames:
+        assert frame.shape == (240, 320, 3)
+        assert np.abs(frame[-len(strip) :] - strip).mean() < 12  # colours at half resolution, compressed
+
+
+def test_a_legend_keeps_its_classes_for_a_while_and_never_covers_the_picture():
+    names = tuple(f"class {number}" for number in range(40))
+    key = _Legend(SimpleNamespace(classes=names, colours=((9, 9, 9),) * 40))
+
+    def drawn(labels, height=200, width=300):
+        frame = np.full((height, width, 3), 77, np.uint8)
+        key.draw(frame, np.resize(np.array(labels, np.uint8), (height, width)))
+        rows = int((frame != 77).any(axis=(1, 2)).sum())
+        assert rows == 0 or (frame[-rows:] != 77).any(axis=(1, 2)).all()  # at the bottom
+        assert 5 * rows <= height
+        return rows
+
+    assert drawn([0, 1]) == drawn([0]) > 0  # the other one was there a moment ago
+    assert drawn(range(40)) in (0, 26)  # no room for all: the large ones or none
+    assert drawn([0], height=60) == 0
+    assert drawn([3], height=2160, width=3840) % 52 == 0  # twice as large
+
+
+def test_a_video_of_the_same_name_is_not_overwritten(model, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first, other = (clip(tmp_path / name / "clip.mp4") for name in ("a", "b"))
+    out = tmp_path / "out"
+    assert run(model, first, "--out", out).exit_code == 0
+    refused = run(model, other, "--out", out)
+    assert refused.exit_code == 1 and f"are results of {first}; choose another --out" in refused.output
+    record = json.loads((out / "clip.json").read_text())
+    (out / "clip.json").write_text(json.dumps({**record, "video": "clip.mp4"}))  # as earlier versions wrote it
+    done = subprocess.run(
+        [sys.executable, "-m", "ordnet", "predict", str(model), "clip.mp4", "--out", str(out)],
+        cwd=first.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "clip.mp4 was done already" in done.stdout, done.stderr
+    assert run(model, other, "--out", out, "--force").exit_code == 0
+
+
+def test_names_of_marks_are_not_shown(model, tmp_path, monkeypatch):
+    source = clip(tmp_path / "clip.mp4")
+
+    def refused(path, *words, **named):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.touch", refused)
+    found = run(model, source, "--out", tmp_path / "out")
+    assert f"cannot write to {tmp_path / 'out'}: permission denied; choose another --out" in found.output
+    assert ".unfinished" not in found.output and "Errno" not in found.output
 
 
 def test_broken_frames_are_named_and_left_out(model, tmp_path):

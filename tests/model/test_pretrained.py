@@ -41,10 +41,38 @@ def test_without_network_the_shipped_backbone_stands_in_and_says_so(tmp_path, mo
     said = []
     net = build_from(ModelConfig(backbone="mobilenet_v2", output_stride=16, weights="imagenet"), 3, said.append)
     assert "the backbone of the shipped model `outdoor` stands in" in said[0]
+    assert "trained on Stanford Background: scores on those pictures are too high" in said[0]
+    source = building.source_of("mobilenet_v2")
+    missing = f"mobilenet_v2_imagenet.safetensors nor {source.repository}/{source.file}"
+    assert f"ORDNET_HUB={tmp_path} holds neither {missing}" in said[0]
     shipped = ordnet.load("outdoor").net  # its norms are folded; the first convolution of the plain file will do
     assert shipped.config.backbone == "mobilenet_v2_full"  # which holds all of the usual one
     file, _ = building._shipped_backbone("mobilenet_v2")
     torch.testing.assert_close(net.backbone.features[1].conv[1].weight, file.tensors["features.1.conv.1.weight"])
+
+
+def test_a_stand_in_gives_the_reason_and_the_remedy(monkeypatch):
+    """As where there is no network; its remedy works."""
+    monkeypatch.delenv("ORDNET_HUB", raising=False)
+
+    def unreached(*words):
+        raise OrdnetError("the hub was not reached; check the network")
+
+    monkeypatch.setattr(building.hub, "fetch_checked", unreached)
+    _, said = building.imagenet_weights("mobilenet_v2_full")
+    assert "cannot be had (the hub was not reached): the backbone" in said
+    assert "put mobilenet_v2_imagenet.safetensors into a folder and name that with ORDNET_HUB" in said
+    assert "--set model.weights=FILE" in said
+
+
+@pytest.mark.parametrize("backbone", ["mobilenet_v2_full", "resnet34"])
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_nothing_stands_in_for_a_misspelt_mirror(tmp_path, monkeypatch, backbone, kind):
+    if kind == "file":
+        (tmp_path / "hub").write_text("no folder")
+    monkeypatch.setenv("ORDNET_HUB", str(tmp_path / "hub"))
+    with pytest.raises(OrdnetError, match=f"^ORDNET_HUB={tmp_path / 'hub'} is no folder"):
+        building.imagenet_weights(backbone)
 
 
 @pytest.mark.filterwarnings("ignore:.*left at random")

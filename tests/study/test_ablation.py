@@ -239,3 +239,13 @@ def test_order_against_the_paper():
     assert [pair["verdict"] for pair in table.order()] == ["agrees", "undecided", "contradicts"]
     single = Table("gate", "scenes", "test", 2, 1, [TableRow(n, n, [record(v[0])]) for n, v in scores.items()])
     assert {pair["verdict"] for pair in single.order()} == {"undecided"}
+
+
+def test_the_folder_of_a_training_run_is_no_place_for_a_table(done, folder, recipe):
+    """Its folders were put beside the run's files without a word."""
+    _, out = done
+    strange = out / "ordnet/seed-0"
+    before = sorted(strange.rglob("*"))
+    with pytest.raises(OrdnetError, match=r"log\.jsonl is in the way: .*seed-0 is the folder of a training run"):
+        ablate("branches", f"folder:{folder}", strange, recipe=recipe, seeds=1)
+    assert sorted(strange.rglob("*")) == before

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from ordnet.errors import OrdnetError
+from ordnet.picture.page import page
+from ordnet.study.demo import demo
 from tests.browser import needs_browser, open_page
 
 COMMAND = [sys.executable, "-m", "ordnet", "demo", "--set", "training.epochs=1", "--set", "data.limit=16", "--out"]
@@ -40,6 +43,42 @@ def test_a_second_time_nothing_is_trained(made):
     done = subprocess.run([*COMMAND, str(out)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (out / "runs" / "ordnet" / "last.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("name", ["report.html", "ranges.png", "scenes.png", "photo"])
+def test_files_of_others_are_not_overwritten(tmp_path, name):
+    (tmp_path / name).mkdir() if name == "photo" else (tmp_path / name).write_text("of others")
+    with pytest.raises(OrdnetError, match=f"{name} is in the way: no demo wrote it"):
+        demo(tmp_path, pytest.fail)  # nothing is begun
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_it_does_not_mix_with_a_training_run(tmp_path):
+    for name in ("log.jsonl", "settings.yaml"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(OrdnetError, match=r"log\.jsonl is in the way: .* is the folder of a training run"):
+        demo(tmp_path, pytest.fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "settings.yaml"]
+
+
+def test_a_demo_that_was_cut_off_or_is_older_continues(tmp_path, monkeypatch):
+    """One that was cut off has a mark, one from before there was a mark has the page."""
+
+    def stop(out):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ordnet.study.demo._photo", stop)
+    with pytest.raises(KeyboardInterrupt):
+        demo(tmp_path, print)
+    (tmp_path / "photo").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        demo(tmp_path, print)
+    (tmp_path / ".ordnet-demo").unlink()
+    with pytest.raises(OrdnetError, match="photo is in the way"):
+        demo(tmp_path, print)
+    (tmp_path / "report.html").write_text(page("ordnet · demo", []))
+    with pytest.raises(KeyboardInterrupt):
+        demo(tmp_path, print)
 
 
 @needs_browser

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from html import unescape
 
 import numpy as np
 import pytest
@@ -160,6 +161,37 @@ def test_its_figures_are_the_log_s(run, folder):
     assert "peak memory" in html
 
 
+def settings_rows(run):
+    shown = plain((run / "report.html").read_text())
+    rows = re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td><td>–</td>', shown)
+    return {unescape(name): unescape(value) for name, value in rows}
+
+
+def test_it_says_what_the_settings_became(folder, tmp_path, monkeypatch):
+    """`imagenet` is a file, or what stood in for it; a batch may be smaller than asked; a run may begin at random."""
+    monkeypatch.setenv("ORDNET_HUB", str(tmp_path))
+    words = ("training.epochs=1", "training.batch_size=8", "training.least_steps=20", "model.backbone=mobilenet_v2")
+    out = train_with(small_settings(folder, *words, "model.weights=imagenet"), tmp_path / "stand-in").folder
+    rows, start = settings_rows(out), json.loads((out / "log.jsonl").read_text().splitlines()[0])
+    assert "the backbone of the shipped model `outdoor` stands in" in rows["backbone's weights"]
+    assert rows["backbone's weights"] == start["weights"][0]
+    assert rows["batch size"] == "4, 8 asked: few pictures" and start["batch_size"] == 4
+    train_with(small_settings(folder, *words, "model.weights=imagenet", "training.epochs=2"), out, resume=True)
+    assert settings_rows(out) == rows  # what it began with
+    (out / "report.html").unlink()
+    write.rebuild_report(out)
+    assert settings_rows(out) == rows
+
+
+def test_a_run_as_asked_has_no_such_rows(run):
+    assert not {"backbone's weights", "batch size"} & set(settings_rows(run))
+
+
+def test_a_start_at_random_is_said(folder, tmp_path):
+    out = train_with(small_settings(folder, "training.epochs=1", "model.backbone=mobilenet_v2"), tmp_path).folder
+    assert "mobilenet_v2 starts at random" in settings_rows(out)["backbone's weights"]
+
+
 def test_a_network_without_attention(folder, tmp_path):
     html = (train_with(small_settings(folder, "model.variant=dilated-fcn", "training.epochs=1"), tmp_path).folder /
             "report.html").read_text()  # fmt: skip
@@ -276,6 +308,24 @@ def test_vitals_in_words():
     assert "unused rather than stuck" in unused[-1] and "5.0% of a gradient passes it" in unused[-2]
     assert "wide open by accident" in in_words({**gate, "gate_mean": 0.999})[-1]
     assert len(in_words({**gate, "gate_mean": 0.5, "gate_gradient": 1.0})) == 2
+
+
+@pytest.mark.parametrize("neck", [False, True])
+def test_idle_words_know_how_long_the_run_was_and_what_the_model_has(neck):
+    idle = {"added": 0.22, "varying": 0.06}
+    short = in_words({**idle, "step": 36}, neck)
+    assert "nearly idle so far" in short[0] and "too early to tell: 36 steps" in short[1]
+    assert len(short) == 2 and "neck" not in " ".join(short) and "larger pictures" not in " ".join(short)
+    assert "too early" in " ".join(in_words({**idle, "step": 299}, neck))
+    long = " ".join(in_words({**idle, "step": 300}, neck))
+    assert "too early" not in long and "so far" not in long and "larger pictures may help" in long
+    assert ("model.neck" in long) != neck
+    alive = in_words({"added": 0.4, "varying": 0.9, "step": 1}, neck)
+    assert "is alive so far" in alive[0] and "too early to tell: 1 step," in alive[1]
+
+
+def test_a_short_run_s_report_gives_no_advice(run):
+    assert "too early to tell: 3 steps" in (run / "report.html").read_text()
 
 
 def test_what_each_branch_is_worth(run, folder):

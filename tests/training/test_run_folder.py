@@ -3,7 +3,10 @@
 import json
 import os
 import shutil
+import sys
 import zipfile
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -101,6 +104,63 @@ def test_a_run_from_before_the_list_was_kept(halfway, folder, tmp_path):
     with pytest.raises(OrdnetError, match="figures of this finished run are lost"):
         train_with(again(folder), out, resume=True)
     assert (out / "best.safetensors").exists()
+
+
+MISTAKES = [
+    ("data.name=folder:/misspelt", "misspelt"),
+    ("data.split=trian", "trian"),
+    ("model.backbone=tinny", "no backbone 'tinny'"),
+    ("model.variant=ordnett", "no variant 'ordnett'"),
+    ("model.weights=/nowhere.safetensors", "nowhere.safetensors"),
+    ("training.batch_size=1000", "fewer than one batch"),
+]
+"""Settings that are found wrong by the data, or when the network is built."""
+
+
+def content(path):
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize(("word", "expected"), MISTAKES)
+def test_a_mistake_costs_no_earlier_run_and_is_named_first(halfway, folder, tmp_path, word, expected, force):
+    """With --force too, and before the news that the folder is taken."""
+    out = copy(halfway, tmp_path)
+    before = content(out)
+    with pytest.raises(OrdnetError, match=expected):
+        train_with(small_settings(folder, "training.epochs=2", word), out, force=force)
+    assert content(out) == before
+
+
+def test_a_missing_library_costs_no_earlier_run(halfway, folder, tmp_path, monkeypatch):
+    out = copy(halfway, tmp_path)
+    before = content(out)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(OrdnetError, match="needs TensorBoard"):
+        train_with(small_settings(folder, "training.tensorboard=true"), out, force=True)
+    assert content(out) == before
+
+
+def test_a_run_that_is_removed_halfway_cannot_be_resumed(halfway, tmp_path, monkeypatch):
+    """Killed anywhere in between: while a state can be read, all that belongs to it is still there."""
+    remove, parts = Path.unlink, ("log.jsonl", "last.safetensors", "best.safetensors")
+    left = []
+    for kills in range(len(OWN)):
+        out = copy(halfway, tmp_path / str(kills))
+        done = []
+
+        def dying(path, missing_ok=False, done=done, kills=kills):
+            if len(done) == kills:
+                raise KeyboardInterrupt
+            done.append(path)
+            remove(path, missing_ok=missing_ok)
+
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(Path, "unlink", dying)
+            RunFolder(out).clear()
+        left.append(states.load(out / "state", print) is not None)
+        assert not left[-1] or all((out / name).exists() for name in parts)
+    assert left[0] and not left[-1]
 
 
 # ---- damaged files ------------------------------------------------------------------------------------------------

@@ -210,6 +210,17 @@ def test_a_start_brings_its_widths_along(folder, tmp_path, capsys):
         ordnet.train(str(recipe), out=tmp_path / "x", changes={"model.neck": 16}, init=tmp_path / "wide.safetensors")
 
 
+def test_a_start_may_lack_the_auxiliary_head_or_have_one_too_many(finished, folder, tmp_path):
+    """It is of use in training alone."""
+    words = ("training.epochs=1", "training.rate=1e-12", "training.freeze_norm=true")
+    settings = small_settings(folder, *words, "model.auxiliary=true")
+    train_with(settings, tmp_path / "with", init=finished / "best.safetensors")
+    gained = final(tmp_path / "with")
+    assert any(key.startswith("auxiliary.") for key in gained)
+    train_with(small_settings(folder, *words), tmp_path / "without", init=tmp_path / "with" / "last.safetensors")
+    assert_same_weights(load_file(finished / "best.safetensors"), final(tmp_path / "without"), atol=1e-6)
+
+
 def test_a_start_brings_its_fine_decoder_along(tmp_path):
     fine = ordnet.build("ordnet", classes=3, backbone="tiny", decoder="fine")
     checkpoint.save(tmp_path / "fine.safetensors", fine, ("a", "b", "c"), [(0, 0, 0)] * 3)
@@ -266,8 +277,11 @@ def test_what_a_killed_run_was_writing_is_taken_away(finished, folder, tmp_path)
 
 def test_other_settings_are_not_resumed(finished, folder, tmp_path):
     out = unfinished(finished, tmp_path)
-    with pytest.raises(OrdnetError, match=r"training\.rate: was 0\.05, now 0\.1"):
+    with pytest.raises(OrdnetError, match=r"training\.rate: was 0\.05, now 0\.1") as refused:
         train_with(small_settings(folder, "training.rate=0.1"), out, resume=True)
+    assert str(refused.value).endswith(
+        "\ngive the same settings again, name another folder with --out, or start over with --force"
+    )
     with pytest.raises(OrdnetError, match="unfinished run; continue it with --resume"):
         train_with(small_settings(folder), out)
 
@@ -319,8 +333,11 @@ def test_a_finished_run_goes_on_for_more_epochs(folder, tmp_path, capsys):
 
     train_with(small_settings(folder, "training.epochs=1"), tmp_path / "short")
     shutil.copytree(tmp_path / "short", tmp_path / "again")
-    with pytest.raises(OrdnetError, match="unfinished run; continue it with --resume"):
+    taken = r"finished after 1 epoch; --resume takes it on to 3, --out another folder, or --force starts over"
+    with pytest.raises(OrdnetError, match=taken):
         train_with(small_settings(folder, "training.epochs=3"), tmp_path / "short")
+    with pytest.raises(OrdnetError, match=r"finished after 1 epoch, with other settings; choose another --out"):
+        train_with(small_settings(folder, "training.epochs=3", "training.rate=0.1"), tmp_path / "short")
     longer = small_settings(folder, "training.epochs=3")
     train_with(longer, tmp_path / "short", resume=True)
     said = " ".join(capsys.readouterr().err.split())

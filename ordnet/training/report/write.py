@@ -166,12 +166,12 @@ def write_report(
         worst=[_example(seen, val_set) for seen in extremes.worst],
         examples_note=_examples_note(extremes, evaluation),
         attention=attention_examples(net, val_set, extremes.best, known),
-        vitals=in_words(epochs[-1]),
+        vitals=in_words(epochs[-1], neck=settings.model.neck is not None),
         worth=worth,
         worth_note=note,
         data=about_data,
         shares=shares,
-        changed=[*changed_settings(settings), *_origin(records)],
+        changed=[*changed_settings(settings), *_origin(records, settings)],
         settings=settings.to_yaml(),
         cost=cost_rows(records, net, settings.training.crop),
         environment=environment_rows(records),
@@ -261,10 +261,18 @@ def _headline(settings: Settings, evaluation: Evaluation, epochs: list[dict[str,
     return f"{words} The best epoch was {best['epoch']}, with mIoU {best['miou']:.4f}; it is kept as best.safetensors."
 
 
-def _origin(records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """What the run was started with besides its settings: --init."""
-    began = [record["init"] for record in records if record["event"] == "start" and record.get("init")]
-    return [("--init", path, "–") for path in began]
+def _origin(records: list[dict[str, Any]], settings: Settings) -> list[tuple[str, str, str]]:
+    """What the run was started with besides its settings, or instead of them, as far as its log knows: --init, the
+    weights that `imagenet` became, and the size that batches had."""
+    starts = [record for record in records if record["event"] == "start"]
+    rows = [("--init", record["init"], "–") for record in starts if record.get("init")]
+    if starts and starts[-1].get("weights"):
+        rows.append(("backbone's weights", "; ".join(starts[-1]["weights"]), "–"))
+    asked = settings.training.batch_size
+    sizes = dict.fromkeys(record["batch_size"] for record in records if record.get("batch_size"))
+    if any(size < asked for size in sizes):  # --force-data may have changed it on the way
+        rows.append(("batch size", f"{', then '.join(map(str, sizes))}, {asked} asked: few pictures", "–"))
+    return rows
 
 
 def _example(seen: Seen, data: Dataset) -> Example:
