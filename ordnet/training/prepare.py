@@ -157,6 +157,12 @@ def prepare(
             f"epoch has {batches.steps} steps (training.least_steps)"
         )
 
+    if settings.data.balance:
+        display.say(
+            f"pictures with rare classes come up to {batches.unevenness:.1f} times as often as others "
+            f"(data.balance={settings.data.balance:g})"
+        )
+
     # a resumed run keeps the weights that it began with
     weights = given_or_counted(settings, train_set) if found is None else _kept_weights(settings, found)
     display.weighted = weights is not None

@@ -146,6 +146,8 @@ def test_samples_that_come_again_look_different_and_runs_resume_among_them():
 
     crops = [crop for epoch in range(6) for step in keys(epoch) for crop in step]
     assert len(crops) == 72
+    assert batches(Rare(12), balance=0.9).unevenness == pytest.approx(np.sqrt(0.9 / (1 / 6)), rel=0.05)
+    assert batches(Rare(12)).unevenness == 1
     rare = sum(labels.eq(1).any(dim=(1, 2)).sum().item() for epoch in range(6)
                for _, labels in batches(Rare(12), balance=0.9).epoch(epoch))  # fmt: skip
     assert rare > 1.5 * 72 * 2 / 12
