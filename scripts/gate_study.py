@@ -32,7 +32,7 @@ from torch.nn import functional
 from ordnet.config import DataConfig, TrainingConfig
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.labels import IGNORE
-from ordnet.data.loader import order
+from ordnet.data.order import order
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion
 from ordnet.files import write_text

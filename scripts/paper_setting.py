@@ -30,7 +30,7 @@ from ordnet.config import OMNI_RANGE, DataConfig, TrainingConfig
 from ordnet.data.catalogue import open_dataset
 from ordnet.data.dataset import Dataset
 from ordnet.data.labels import IGNORE
-from ordnet.data.loader import order
+from ordnet.data.order import order
 from ordnet.errors import OrdnetError
 from ordnet.evaluation.confusion import Confusion
 from ordnet.files import write_text

@@ -265,11 +265,10 @@ def refuse_other_classes(model: Sequence[str], data: Sequence[str]) -> None:
     how = "the same classes in another order" if sorted(model) == sorted(data) else "different classes"
     for what, own, other in (("model", model, data), ("data", data, model)):
         only = [name for name in own if name not in other]
-        how += f"\n  {what} ({len(own)}): {first_few(own)}" + (f"; only here: {first_few(only)}" if only else "")
-    raise OrdnetError(
-        f"the model and the data set have {how}\ntake a model that was trained on these classes, or data with the "
-        "model's names in its order (a folder has them in classes.txt)"
-    )
+        how += f"\n  {what:<5} ({len(own)}): {first_few(own)}"
+        how += f"; only here: {first_few(only)}" if 0 < len(only) < len(own) else ""
+    remedy = "take a model that was trained on these classes, or data with the model's names in its order (a folder has "
+    raise OrdnetError(f"the model and the data set have {how}\n{remedy}them in classes.txt)")
 
 
 def _plain(value: float) -> float | None:

@@ -213,7 +213,7 @@ def test_other_classes_are_named_in_few_words():
     said = str(caught.value)
     assert "different classes" in said and len(said) < 500
     assert "model (150): class 0, class 1, class 2 and 147 more; only here: class 149\n" in said
-    assert "data (150): class 0, class 1, class 2 and 147 more; only here: lamp\n" in said
+    assert "data  (150): class 0, class 1, class 2 and 147 more; only here: lamp\n" in said
     assert "take a model that was trained on these classes" in said and "classes.txt" in said
     with pytest.raises(OrdnetError, match="the same classes in another order"):
         refuse_other_classes(("a", "b"), ("b", "a"))
