@@ -267,7 +267,7 @@ def refuse_other_classes(model: Sequence[str], data: Sequence[str]) -> None:
         only = [name for name in own if name not in other]
         how += f"\n  {what:<5} ({len(own)}): {first_few(own)}"
         how += f"; only here: {first_few(only)}" if 0 < len(only) < len(own) else ""
-    remedy = "take a model that was trained on these classes, or data with the model's names in its order (a folder has "
+    remedy = "take a model that was trained on these classes, or data with its names in its order (a folder has "
     raise OrdnetError(f"the model and the data set have {how}\n{remedy}them in classes.txt)")
 
 
