@@ -111,7 +111,7 @@ class Comparison:
             if _has_gate(parser):
                 return place
         raise OrdnetError(
-            f"none of the models has a gate ({', '.join(self.titles)}): Attn_g is part of the reweighed long range; "
+            f"none of the models has a gate ({', '.join(self.titles)}): a gate is part of the reweighed long range; "
             "give a model of the variant ordnet or basic-sa-rlr as well"
         )
 
