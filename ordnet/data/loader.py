@@ -262,9 +262,15 @@ def _end_all_workers() -> None:
 def is_dead_worker(error: BaseException) -> bool:
     """Whether this is torch's error about a worker process that died; it may come anywhere, from a signal handler.
 
-    One that died while it handed a batch over is first noticed by the connection that broke.
+    One that died while it handed a batch over is first noticed by the connection that broke. A file that was being
+    written complains that it was cut off, while torch's error is being handled.
     """
-    return isinstance(error, ConnectionError) or (isinstance(error, RuntimeError) and "DataLoader worker" in str(error))
+    before: BaseException | None = error
+    while before is not None:
+        if isinstance(before, RuntimeError) and "DataLoader worker" in str(before):
+            return True
+        before = before.__context__
+    return isinstance(error, ConnectionError)
 
 
 def dead_worker(error: BaseException) -> OrdnetError:

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -96,6 +97,24 @@ def test_leaving_an_epoch_early_does_not_disturb_the_next():
     for _ in loader.epoch(0):
         break
     assert seen(loader, epoch=1) == expected
+
+
+def test_a_dead_worker_is_told_from_the_error_that_it_causes():
+    """torch raises from a signal handler, in whatever is running: here in a file, whose end complains in turn."""
+
+    @contextmanager
+    def cut_off_file():
+        try:
+            yield
+        finally:
+            raise RuntimeError("unexpected pos 378816 vs 378716")
+
+    with pytest.raises(RuntimeError, match="unexpected pos") as caught, cut_off_file():
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+    assert is_dead_worker(caught.value)
+    with pytest.raises(RuntimeError) as caught, cut_off_file():
+        raise OSError("no space left on device")
+    assert not is_dead_worker(caught.value)
 
 
 def test_processes_share_each_batch():
